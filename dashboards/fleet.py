@@ -122,13 +122,14 @@ PANELS = [
     ),
     panels.stats(
         "Runs",
-        "Runs by status. Down: no rank is alive, while its GPUs stay allocated; find out why it was not "
-        "restarted. Unobserved: a run that has not ended sends no reports; check the agents of its nodes. Either is "
-        "taken for abandoned after a day: its GPUs count as free, its time as over, until it reports again.",
-        {status: _runs(status) for status in ("running", "down", "unobserved")},
+        "Runs by status. Failed: its ranks have ended and nothing has restarted it; it is listed for a day, or a "
+        "quarter of an hour once its end is declared. Unobserved: a run that has not ended sends no reports; check the "
+        "agents of its nodes. It is taken for abandoned after a day: its GPUs count as free, its time as over, until it "
+        "reports again.",
+        {status: _runs(status) for status in ("running", "failed", "unobserved")},
         unit="short",
         no_value="no run",
-        overrides=[series(name, "short", [(None, GREEN), (1, YELLOW)]) for name in ("down", "unobserved")],
+        overrides=[series(name, "short", [(None, GREEN), (1, YELLOW)]) for name in ("failed", "unobserved")],
     ),
     panels.stats(
         "Telemetry coverage",
@@ -189,8 +190,8 @@ PANELS = [
     ),
     panels.states(
         "Status of these runs",
-        "The runs of the table over time. Red: hangs, no rank completes a step. Dark red: down, its GPUs wait for a "
-        "restart. Grey: unobserved, no reports. Many runs that go down at one moment share a cause: network, storage or power.",
+        "The runs of the table over time. Red: hangs, no rank completes a step. Dark red: failed, and not yet "
+        "restarted. Grey: unobserved, no reports. Many runs that fail at one moment share a cause: network, storage or power.",
         # Chosen at the end of the time range, so that the same twenty runs are drawn all along.
         {"{{run}}": f"{STATUS} and on (run) {WASTEFUL.replace(']', '] @ end()')}"},
         no_value="no run in this time",
@@ -286,7 +287,7 @@ PANELS = [
     panels.lines(
         "Allocated against available GPUs",
         "GPUs that drivers see, that are allocated to runs, and that a living rank uses. Used below allocated: "
-        "runs that are down or starting. Allocated below seen: free capacity. Seen falls: GPUs or nodes were "
+        "runs that are starting, or failed a moment ago. Allocated below seen: free capacity. Seen falls: GPUs or nodes were "
         "lost. Allocated above seen: nodes without an agent or a driver.",
         {
             "seen": SEEN,

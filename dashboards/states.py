@@ -38,10 +38,9 @@ STATUSES = {
     "failed": (4, STATE_COLOURS["straggler"]),
     "abandoned": (5, STATE_COLOURS["down"]),
     "unobserved": (6, STATE_COLOURS["unobserved"]),
-    "down": (7, STATE_COLOURS["lost"]),
 }
 # A run that hangs is running; here it is told apart, above all others.
-HANGING = 8
+HANGING = 7
 STATUS_MEANINGS = {
     **{number: (name, colour) for name, (number, colour) in STATUSES.items()},
     HANGING: ("hangs", RED),

@@ -38,10 +38,12 @@ def mark(reason: str = "cancelled", at: float = 0, until: float = 100) -> EndMar
 @pytest.mark.parametrize("reason", ["cancelled", "failed"])
 def test_cancelled_run_stops_counting(reason):
     ranks = [one.killed(after=1) for one in pair()]
-    assert account(*ranks).status == "down" and of_rank(account(*ranks))["down"] == LATER - 11.5
+    unmarked = account(*ranks)
+    assert (unmarked.status, unmarked.end_ns, unmarked.may_restart) == ("failed", ns(11.5), True)
     found, later = (account(*ranks, over=mark(reason), at=at) for at in (12, LATER))
     assert found == later and found.end_ns == ns(11.5) and found.status == reason
-    # Four steps after the checkpoint and the unfinished one are lost, as of any run that is down.
+    assert found.is_settled() and not unmarked.is_settled()
+    # Four steps after the checkpoint and the unfinished one are lost, as of any run that fails.
     assert of_rank(found) == {"productive": 6, "lost": 5.5}
 
 
@@ -167,17 +169,24 @@ def abandoned(*ranks: Process) -> EndMark:
     return EndMark(ABANDONED, last + ns(DAY), last)
 
 
-@pytest.mark.parametrize("is_dead", [True, False])
-def test_abandoned_run_stops_counting(is_dead):
+def test_abandoned_run_stops_counting():
     """Its account stays as it was when the limit had passed: nothing is taken back, nothing is lost that was not."""
-    ranks = [one.killed(after=1) if is_dead else one.silent(after=1) for one in pair()]
+    ranks = [one.silent(after=1) for one in pair()]
     end = 11.5 + DAY
     before = account(*ranks, at=end)
-    assert before.status == ("down" if is_dead else "unobserved")
+    assert before.status == "unobserved"
     found, later = (account(*ranks, over=abandoned(*ranks), at=at) for at in (end, 10 * DAY))
     assert found == later and (found.status, found.end_ns) == ("abandoned", ns(end))
     assert of_rank(found) == of_rank(before) and found.failures == before.failures
-    assert of_rank(found)["down" if is_dead else "unobserved"] == DAY
+    assert of_rank(found)["unobserved"] == DAY
+
+
+def test_abandoned_failure_stays_a_failure():
+    """How and when it ended is known; that nobody started it again only says that nobody may be about to."""
+    ranks = [one.killed(after=1) for one in pair()]
+    before, found = (account(*ranks, over=over, at=3 * DAY) for over in (None, abandoned(*ranks)))
+    assert (found.status, found.end_ns, of_rank(found)) == ("failed", ns(11.5), of_rank(before))
+    assert before.may_restart and not found.may_restart and found.is_settled()
 
 
 def test_abandoned_run_with_a_dead_and_a_silent_rank():
@@ -205,13 +214,13 @@ def test_abandoned_run_is_down_for_its_limit():
 
 
 def test_life_of_one_rank_ends_the_abandonment():
-    """One rank of two was only cut off: once it is back the run is down, or unobserved, until it is abandoned anew."""
+    """One rank of two was only cut off: once it is dead too the run has failed, then."""
     ranks = [one.killed(after=1) for one in pair()]
     over = abandoned(*ranks)
     back = pair()[1].steps(3, forward=DAY).killed()
-    for at, status in ((back.now_ns / 1e9, "down"), (back.now_ns / 1e9 + DAY, "down")):
-        assert account(ranks[0], back, over=over, at=at).status == status
-    assert account(ranks[0], back, over=over, marked=1).status == "down"
+    for at in (back.now_ns / 1e9, back.now_ns / 1e9 + DAY):
+        found = account(ranks[0], back, over=over, at=at)
+        assert (found.status, found.end_ns, found.may_restart) == ("failed", back.now_ns, True)
 
 
 def test_declared_end_replaces_the_abandonment():

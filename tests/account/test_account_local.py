@@ -80,7 +80,7 @@ def test_pages_of_finished_killed_and_running_ranks(train, tmp_path):
 
     (account,), _ = local(tmp_path)
     # A rank was killed and none continues: its steps after the checkpoint of step 3 are lost provisionally.
-    assert account.status == "down"
+    assert account.status == "failed"
     assert [(rank.kept_steps, rank.lost_steps) for rank in account.ranks] == [(4, 2), (4, 1), (4, 2)]
 
 

@@ -44,7 +44,7 @@ def test_attempt_without_steps_is_startup():
     alive = Process().between(none=2, restore=3).begun(loader=1)
     assert of_rank(account_of(alive, now=10)) == {"startup": 7.0, "restore": 3.0}
     dead = Process().between(none=2, restore=3).killed(after=1)
-    assert of_rank(account_of(dead, now=10)) == {"startup": 3.0, "restore": 3.0, "down": 4.0}
+    assert of_rank(account_of(dead, now=10)) == {"startup": 3.0, "restore": 3.0}
     waiting = Process().between(none=500)
     assert of_rank(account_of(waiting, now=500)) == {"startup": 500.0}
 
@@ -222,7 +222,7 @@ def test_hang_is_stall_while_running_and_killed():
     assert of_rank(long) == {"productive": 10.0, "stall": 70.0}
     assert long.ratio("availability") == 10 / 80
     killed = account_of(hung().killed(after=70), now=100)
-    assert of_rank(killed) == {"productive": 10.0, "stall": 70.5, "down": 19.5}
+    assert of_rank(killed) == {"productive": 10.0, "stall": 70.5}
     quick = account_of(hung(), now=20, stall_seconds=5)
     assert quick.threshold_ns == ns(10) and of_rank(quick)["communication"] == 9.5
 
@@ -246,14 +246,14 @@ def test_unfinished_step_of_running_attempt_counts():
 def test_killed_attempt_loses_its_unfinished_step():
     one = Process().steps(3, forward=1).begun(loader=0.25, forward=0.5).killed(after=2)
     account = account_of(one, now=10)
-    assert account.status == "down"
-    assert of_rank(account) == {"productive": 3.0, "lost": 2.75, "down": 4.25}
+    assert (account.status, account.end_ns) == ("failed", ns(5.75))
+    assert of_rank(account) == {"productive": 3.0, "lost": 2.75}
     assert (account.ranks[0].kept_steps, account.ranks[0].lost_steps) == (3, 0)
 
 
 def test_failure_loses_unfinished_step_finish_does_not():
     failed = Process().steps(3, forward=1).begun(forward=0.5, evaluation=0.5).failed()
-    assert of_rank(account_of(failed, now=10)) == {"productive": 3.0, "lost": 1.0, "down": 6.0}
+    assert of_rank(account_of(failed, now=10)) == {"productive": 3.0, "lost": 1.0}
     finished = Process().steps(3, forward=1).between(forward=0.5, evaluation=0.5).finished()
     account = account_of(finished, now=10)
     assert (account.status, account.end_ns) == ("finished", ns(4))

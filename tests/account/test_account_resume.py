@@ -130,14 +130,14 @@ def test_resume_within_a_process_is_an_attempt():
     assert (steps_of(account), restarts_of(account)) == ([(3 + 4, 3)], [(2, 2, 0.0, 3, 3.5)])
 
 
-# ---- A run that is down
+# ---- A run that has failed
 
 
-def test_down_run_provisionally_loses_uncommitted_steps():
+def test_failed_run_provisionally_loses_uncommitted_steps():
     one = Process().steps(4, forward=1).saved(3).steps(3, forward=1).saved(committed=False).killed()
     account = account_of(one, now=20)
-    assert (account.status, steps_of(account), restarts_of(account)) == ("down", [(4, 3)], [])
-    assert of_rank(account) == {"productive": 4.0, "lost": 3.0, "down": 13.0}
+    assert (account.status, steps_of(account), restarts_of(account)) == ("failed", [(4, 3)], [])
+    assert of_rank(account) == {"productive": 4.0, "lost": 3.0}
 
 
 def test_uncommitted_checkpoint_saves_nothing():
@@ -164,7 +164,7 @@ def test_running_or_finished_run_loses_nothing():
     assert steps_of(account_of(alive.finished())) == [(4, 0)]
 
 
-def test_run_with_a_live_rank_is_not_down():
+def test_run_with_a_live_rank_has_not_failed():
     dead = Process(0).steps(4, forward=1).saved(1).killed()
     alive = Process(1).steps(4, forward=1)
     account = account_of(dead, alive, now=5)
@@ -176,7 +176,7 @@ def test_checkpoint_beyond_a_resume_point_is_ignored():
     two = Process(attempt=2, start=10).resumed(4).steps(3, forward=1).killed()
     # The next attempt cannot resume from step 9 of work that was abandoned at step 4.
     account = account_of(one, two, now=20)
-    assert (account.status, steps_of(account)) == ("down", [(5, 5 + 3)])
+    assert (account.status, steps_of(account)) == ("failed", [(5, 5 + 3)])
     two.saved(6)
     assert steps_of(account_of(one, two, now=20)) == [(5 + 2, 5 + 1)]
     three = Process(attempt=3, start=20)
@@ -220,12 +220,12 @@ def test_attempt_without_end_ends_at_last_beat():
     assert of_rank(account) == {"productive": 6.0, "lost": 1.25, "down": 4.75}
 
 
-def test_run_is_down_with_its_last_attempt():
+def test_run_fails_with_its_last_attempt():
     one = Process().steps(4, forward=1).silent()
     two = Process(attempt=2, start=10).resumed(3).steps(2, forward=1).killed()
     account = account_of(one, two, now=20)
-    assert account.status == "down"
-    assert of_rank(account) == {"productive": 6.0, "down": 6.0 + 8.0}
+    assert (account.status, account.end_ns) == ("failed", ns(12))
+    assert of_rank(account) == {"productive": 6.0, "down": 6.0}
 
 
 # ---- Missing rows
@@ -272,7 +272,7 @@ def test_limits_equal_their_definition():
         )
         points = {number: chance.choice([None, -1, *range(4)]) for number in sorted({n for _, n in keys})}
         starts = {number: min(begin[key] for key in keys if key[1] == number) for number in points}
-        assert kept_until(run, points, down=False) == {
+        assert kept_until(run, points, has_failed=False) == {
             (rank, number): min(
                 (
                     point

@@ -293,16 +293,16 @@ def test_document_is_plain_json_of_the_account():
     account = account_of(one, now=12)
     found = json.loads(json.dumps(document(account, explain(account)), allow_nan=False))
     assert list(found["states"]) == list(STATES)
-    assert sum(found["states"].values()) == found["gpu_seconds"] == 24.0
+    assert sum(found["states"].values()) == found["gpu_seconds"] == 14.0
     assert {k: v for k, v in found["states"].items() if v} == seconds(account.gpu_ns())
-    assert (found["status"], found["world_size"], found["steps"]) == ("down", 2, {"kept": 3, "lost": 0})
+    assert (found["status"], found["world_size"], found["steps"]) == ("failed", 2, {"kept": 3, "lost": 0})
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert found["hang"] is None and found["restarts"] == []
     causes = found["causes"]
-    assert [cause["state"] for cause in causes] == ["unobserved", "down", "loader", "startup"]
+    assert [cause["state"] for cause in causes] == ["unobserved", "loader", "startup"]
     first = causes[0]
-    assert (first["gpu_seconds"], first["share"], first["gain"]) == (12.0, 0.5, 2.0)
-    assert first["cost"] == pytest.approx(12 / 3600 * 2)
+    assert (first["gpu_seconds"], first["share"], first["gain"]) == (7.0, 0.5, 2.0)
+    assert first["cost"] == pytest.approx(7 / 3600 * 2)
 
 
 def test_cause_without_gain_or_cost():
@@ -315,6 +315,6 @@ def test_silent_rank_outside_world_ends_with_run():
     ranks = [Process(r, world_size=2).steps(5, forward=1).saved(3).silent() for r in range(2)]
     second = Process(0, 2, start=20, world_size=1).resumed(3).step(forward=1).steps(3, forward=1).failed()
     account = account_of(*ranks, second, now=30, elastic=True)
-    assert account.status == "down"
+    assert (account.status, account.end_ns) == ("failed", ns(24))
     # Rank 0 did steps 0 to 4, then 4 to 7 again from the checkpoint of step 3; nothing beyond it is safe.
     assert [(r.kept_steps, r.lost_steps) for r in account.ranks] == [(4, 5), (4, 1)]

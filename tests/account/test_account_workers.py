@@ -50,12 +50,14 @@ def test_failure_without_launcher_ends_the_run():
     assert of_rank(account_of(failed, again, now=25, elastic=True), 0)["down"] == 14
 
 
-def test_killed_worker_leaves_the_run_down():
+def test_killed_worker_ends_the_run_too():
     failed = worker(0).steps(5, forward=1).failed()
     killed = worker(1).steps(5, forward=1).killed()
-    assert account_of(failed, killed, now=30, elastic=True).status == "down"
-    assert account_of(killed, now=30, elastic=True).status == "down"
-    assert account_of(Process(0).steps(5, forward=1).failed(), now=30).status == "down"
+    for account in (
+        account_of(failed, killed, now=30, elastic=True),
+        account_of(killed, now=30, elastic=True),
+    ):
+        assert (account.status, account.end_ns) == ("failed", 5 * 10**9)
 
 
 def test_number_of_another_worker_is_no_restart():

@@ -573,7 +573,7 @@ def test_expressions_name_only_known_states_and_phases():
     known = {
         "state": STATES,
         "phase": set(PHASES),
-        "status": {"running", "down", "unobserved", *FINAL_STATUSES},
+        "status": {"running", "unobserved", *FINAL_STATUSES},
     }
     for expression in expressions():
         # A port has states of its own.

@@ -102,12 +102,12 @@ def test_deleted_job_ends_its_run(cluster):
     gone = cluster.now
     for _ in range(3):
         cluster.poll()
-        assert cluster.status("train") == "down", "its pods may be about to be replaced"
+        assert cluster.status("train") == "failed", "its pods may be about to be replaced"
     cluster.poll()
     found = cluster.account("train")
     assert (found["status"], found["end"]) == ("cancelled", pytest.approx(gone))
     assert found["states"]["down"] == pytest.approx(115), "allocated until its pods were gone"
-    assert cluster.status("other") == "down" and cluster.jobs.runs.keys() == {"train", "other"}
+    assert cluster.status("other") == "failed" and cluster.jobs.runs.keys() == {"train", "other"}
     cluster.poll()
     assert cluster.jobs.runs.keys() == {"other"}, "it is forgotten"
 
@@ -121,7 +121,7 @@ def test_replaced_pods_continue_the_run(cluster):
     cluster.api.pods["train-b"] = cluster.api.pod("train", "Pending")
     for _ in range(10):
         cluster.poll()
-    assert cluster.status("train") == "down"
+    assert cluster.status("train") == "failed"
 
 
 def test_failed_job_ends_its_run_when_it_is_deleted(cluster):
@@ -133,7 +133,7 @@ def test_failed_job_ends_its_run_when_it_is_deleted(cluster):
     cluster.api.pods["train-a"] = cluster.api.pod("train", "Failed", at)
     for _ in range(10):
         cluster.poll()
-    assert cluster.status("train") == "down", "someone is to hear of it, and it may be tried again"
+    assert cluster.status("train") == "failed", "someone is to hear of it, and it may be tried again"
     del cluster.api.pods["train-a"]
     cluster.poll()
     found = cluster.account("train")
@@ -152,7 +152,7 @@ def test_list_that_fails_ends_no_run(cluster, tmp_path):
     (tmp_path / "account" / "token").write_text("expired")
     for _ in range(10):
         cluster.poll()
-    assert cluster.status("train") == "down" and cluster.jobs.runs["train"].gone == 0
+    assert cluster.status("train") == "failed" and cluster.jobs.runs["train"].gone == 0
 
 
 def test_only_its_namespaces_are_listed(cluster):
@@ -178,7 +178,7 @@ def test_namespace_without_a_right_holds_back_its_own_runs_alone(cluster, caplog
     for _ in range(8):
         cluster.poll()
     assert cluster.status("train") == "cancelled"
-    assert cluster.status("talk") == "down", "new pods of it may be there"
+    assert cluster.status("talk") == "failed", "new pods of it may be there"
     assert "pods of namespace speech cannot be listed: HTTP Error 403" in caplog.text
     cluster.api.allowed = {"ml", "speech"}
     cluster.poll()

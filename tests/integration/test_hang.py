@@ -137,5 +137,5 @@ def test_killed_rank_is_named_while_others_wait(hanging):
     assert (hang["culprit"], hang["victims"], hang["suspects"][0]["kind"]) == (1, 2, "dead")
     assert "is dead (killed)" in hang["reason"] and hang["stack"] is None
     (hanging.folder / "deaf").unlink()
-    servers.wait_until(lambda: hanging.run()["status"] == "down", 60, "the others' end to be known")
+    servers.wait_until(lambda: hanging.run()["status"] == "failed", 60, "the others' end to be known")
     assert hanging.run()["hang"] is None

@@ -234,20 +234,21 @@ def test_agent_restart_resets_only_its_counters():
 
 
 def test_aggregator_abandons_a_dead_run_for_good():
-    """After a day, also after a restart; an end that was declared is not forgotten either."""
+    """Its failure is no longer exposed after a day, also after a restart; nor is a declared end forgotten."""
     aggregator = _simulated(RunPlan("r", [AttemptPlan(0, 600, PLACES, "killed")], Workload(step=8)), 900)
 
-    def status(now: float) -> str:
+    def found(now: float) -> tuple[str, bool]:
         aggregator.now = now
         aggregator.scrape({"up"})
-        return aggregator.accounts.account("r").status
+        account = aggregator.accounts.account("r")
+        return account.status, account.may_restart
 
-    assert [status(at) for at in (80_000, 88_000, 88_010)] == ["down", "down", "abandoned"]
+    assert [found(at) for at in (80_000, 88_000)] == [("failed", True), ("failed", False)]
     aggregator.start()
-    assert status(88_020) == "abandoned"
-    aggregator.end("r", "failed")
+    assert found(88_020) == ("failed", False)
+    aggregator.end("r", "cancelled")
     aggregator.start()
-    assert status(88_900) == "failed"
+    assert found(88_900) == ("cancelled", False)
 
 
 def test_every_alert_has_a_planted_fault():
@@ -256,6 +257,7 @@ def test_every_alert_has_a_planted_fault():
     names = (
         "GoodputAgentDown",
         "GoodputAggregatorDown",
+        "GoodputRunFailed",
         "GoodputRunStalled",
     )  # Each has two severities, of which none has fired.
     unseen = [f"{name} ({severity})" for name in names for severity in ("critical", "warning")]

@@ -50,6 +50,6 @@ def test_wrong_sample_is_left_out_of_its_line(tmp_path, wrong, bound):
     (problem,) = problems
     assert problem.startswith("`gpu_idle_seconds` is ") and problem.endswith("; it is left out")
     assert f"want a number {bound}" in problem
-    assert (found["status"], found["states"]["launch"]) == ("down", 0)
+    assert (found["status"], found["states"]["launch"]) == ("failed", 0)
     assert found["basis"]["launch"] == "estimated", "the GPU was sampled"
     assert found["energy"]["total"] == pytest.approx(4000.5)

@@ -89,7 +89,7 @@ def test_tiles_are_of_all_listed_runs(tab, served):
     shown = float(re.search(r"goodput ([\d.]+) %", tiles)[1])
     assert shown == pytest.approx(100 * (1 - sum(run["waste_gpu_seconds"] for run in runs) / time), abs=1)
     legend = page.evaluate("[...document.querySelectorAll('#fleet-legend li')].map((one) => one.textContent)")
-    assert {"productive", "stall", "down"} <= set(legend)
+    assert {"productive", "stall"} <= set(legend)
 
 
 def test_each_row_has_its_culprit_with_a_link(tab, served):

@@ -21,7 +21,7 @@ from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
-from goodput.account.facts import Facts, Key, RankRange, gaps, gather
+from goodput.account.facts import FINAL_STATUSES, Facts, Key, RankRange, gaps, gather
 from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
@@ -87,7 +87,7 @@ class ReplayedGains:
 
 @dataclass
 class Account:
-    """The whole run. `status` is running, down, unobserved or one of facts.FINAL_STATUSES; `world_size` is that of its end.
+    """The whole run. `status` is running, unobserved or one of facts.FINAL_STATUSES; `world_size` is that of its end.
 
     Its sums are kept once they are computed: `ranks` must not change after that.
     """
@@ -128,6 +128,7 @@ class Account:
     left_out: int = 0  # processes of these that are not counted
     is_part: bool = False  # of a part of the run's time
     is_to_end: bool = False  # that part reaches up to what was reported last
+    may_restart: bool = False  # it failed, and nobody has declared its end: something may start it again
     replayed: ReplayedGains | None = None  # where its steps were at hand
     peers: Peers | None = None  # for which ranks waited before their first step
     slow_link: SlowLink | None = None  # now, where agents report the connections of its ranks
@@ -137,6 +138,10 @@ class Account:
     )
     # By host, by how many seconds the times of its processes were moved.
     moved_clocks: dict[str, list[float]] = field(default_factory=dict)
+
+    def is_settled(self) -> bool:
+        """Whether it is over, and whoever starts it again continues a run whose end was declared or that finished."""
+        return self.status in FINAL_STATUSES and not self.may_restart
 
     def of(self, name: str) -> list[Any]:
         """An attribute of each rank."""
@@ -359,10 +364,11 @@ class Engine:
             is_of_workers=bool(facts.own_points),
             is_part=facts.is_part,
             is_to_end=facts.is_to_end,
+            may_restart=facts.may_restart,
             peers=peers_of(run),
             evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())) if run.is_of_pages else None,
             moved_clocks=_moved_clocks(run),
-            failed=_first_failure(run) if facts.status in ("failed", "down") else None,
+            failed=_first_failure(run) if facts.status == "failed" else None,
         )
         yield
         result.once = once.total(result.gpu_ns())

@@ -121,6 +121,7 @@ class Facts:
     own_points: dict[Key, dict[int, int | None]] = field(default_factory=dict)
     is_part: bool = False  # the requested window does not contain the whole run
     is_to_end: bool = True  # it contains the end of what is known
+    may_restart: bool = False  # it failed, and nobody has declared its end: something may start it again
     overlaps: int = 0  # attempts that began before the run did, or before the rank's last one was over
     after: Mapping[Key, Restarts] = field(default_factory=dict)  # of each attempt, see `restarts_after`
 
@@ -198,7 +199,7 @@ def gathering(
     yield
     open_ = _open(run, by_rank)
     yield
-    start, end, status = _window(run, by_rank, open_, now_ns, stale_seconds)
+    start, end, status, may_restart = _window(run, by_rank, open_, now_ns, stale_seconds)
     yield
     until = None
     if known_only and status == "running" and run.end_ns is None:
@@ -218,16 +219,16 @@ def gathering(
             )
     if until is None:
         end = max(end, max((own for own, _ in ends.values()), default=end))
-    # That a run is abandoned changes nothing else: what may have gone on unobserved is not lost.
-    down = status in ("down", "failed", "cancelled") or (status == ABANDONED and not open_)
+    # What an abandoned run may have gone on with unobserved is not lost.
+    has_failed = status in ("failed", "cancelled")
     own_points: dict[Key, dict[int, int | None]] = {}
     yield
     if run.is_of_workers():
-        points, limits = _resume_each(run, own_points, down)
+        points, limits = _resume_each(run, own_points, has_failed)
         expected = _lives(run, ends, end)
     else:
         points = resume_points(run)
-        limits = kept_until(run, points, down)
+        limits = kept_until(run, points, has_failed)
         yield
         expected = expected_ranks(run, start, end, ends)
     yield
@@ -245,6 +246,7 @@ def gathering(
     facts.own_points = own_points
     facts.is_part = (start, end) != whole
     facts.is_to_end = end == whole[1]
+    facts.may_restart = may_restart
     facts.restarts = sorted(points)[1:]
     facts.after = _restarts_of(run, facts)
     for at, (rank, attempts) in enumerate(by_rank.items()):
@@ -274,7 +276,9 @@ def _place(facts: Facts, bounds: dict, spans: list[Span], attempts: list[Attempt
         at = max(at, min(own, facts.end_ns))
 
 
-def _resume_each(run: Run, own_points: dict, down: bool) -> tuple[dict[int, int | None], dict[Key, int]]:
+def _resume_each(
+    run: Run, own_points: dict, has_failed: bool
+) -> tuple[dict[int, int | None], dict[Key, int]]:
     """Resume points and limits of a run of workers, none of which makes another's steps lost.
 
     A restart's point is the lowest of those workers that restart with it.
@@ -284,7 +288,7 @@ def _resume_each(run: Run, own_points: dict, down: bool) -> tuple[dict[int, int 
     for part in run.workers():
         own = resume_points(part)
         is_over = all(attempt.ended == "finished" for attempt in part.attempts.values())
-        limits.update(kept_until(part, own, down and not is_over))
+        limits.update(kept_until(part, own, has_failed and not is_over))
         own_points.update(dict.fromkeys(part.attempts, own))
         for number, point in own.items():
             known = points.get(number)
@@ -389,10 +393,21 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def _window(
-    run: Run, by_rank, open_: list[Attempt], now_ns: int, stale_seconds: float | None
-) -> tuple[int, int, str]:
-    """The run's start, end and status. A rank's earlier attempts have ended, whether that was reported or not."""
+class _Window(NamedTuple):
+    """A run's time, and how it stands at its end; see Facts."""
+
+    start_ns: int
+    end_ns: int
+    status: str
+    may_restart: bool = False
+
+
+def _window(run: Run, by_rank, open_: list[Attempt], now_ns: int, stale_seconds: float | None) -> _Window:
+    """The run's time and status. A rank's earlier attempts have ended, whether that was reported or not.
+
+    Once all of the newest processes are known to have ended, and not all have finished, the run has failed, at the last
+    of their ends. If something starts it again, that is a later attempt, and the time up to it is `down`.
+    """
     attempts = list(run.attempts.values())
     start = run.start_ns if run.start_ns is not None else min((a.start_ns for a in attempts), default=now_ns)
     submitted = [int(a.submit_time * 1e9) for a in attempts if a.submit_time is not None]
@@ -403,31 +418,24 @@ def _window(
         last = [own[-1] for own in by_rank.values()]
     stale = all(is_stale(a, now_ns, stale_seconds) for a in open_)
     finished = bool(last) and all(a.ended == "finished" for a in last)
-    marks = _marks(last)
-    failed = _has_failed(last)
-    if stale and (finished or marks or failed):
-        ends = [end_ns for a in attempts if (end_ns := a.known_end_ns()) is not None]
-        status = "finished" if finished else max([mark.reason for mark in marks], default="failed")
-        if not finished:
-            ends += [mark.at_ns for mark in marks]
-        if status == ABANDONED:
-            ends += [a.beat_ns() for a in open_]
-        return start, max(start, max(ends) if run.end_ns is None else run.end_ns), status
-    end = max(start, now_ns if run.end_ns is None else run.end_ns)
-    if not open_:
-        return start, end, "down" if run.end_ns is None else "failed"
-    if run.end_ns is not None:
-        return start, end, "finished"
-    return start, end, "unobserved" if stale else "running"
-
-
-def _has_failed(last: list[Attempt]) -> bool:
-    """Whether the newest processes of a run without a launcher have all ended by themselves, and some have failed.
-
-    Nothing restarts them. If someone does, that is a later attempt, and the time up to it is `down`.
-    """
-    reasons = {a.ended if a.worker else "" for a in last}
-    return "failed" in reasons and reasons <= {"failed", "finished"}
+    marks, has_crashed = _marks(last), bool(last) and not open_
+    if not stale or not (finished or marks or has_crashed):
+        end = max(start, now_ns if run.end_ns is None else run.end_ns)
+        if run.end_ns is not None and open_:
+            return _Window(start, end, "finished")
+        return _Window(start, end, "unobserved" if stale else "running")
+    ends = [end_ns for a in attempts if (end_ns := a.known_end_ns()) is not None]
+    may_restart = False
+    if finished:
+        status = "finished"
+    elif has_crashed and all(mark.reason == ABANDONED for mark in marks):
+        # Marks of an abandoned run bound only how long its GPUs count as allocated if it is started again.
+        status, may_restart = "failed", not marks and run.end_ns is None
+    else:
+        status = max(mark.reason for mark in marks)
+        ends += [mark.at_ns for mark in marks]
+        ends += [a.beat_ns() for a in open_] if status == ABANDONED else []
+    return _Window(start, max(start, max(ends) if run.end_ns is None else run.end_ns), status, may_restart)
 
 
 def _marks(last: list[Attempt]) -> list[EndMark]:

@@ -1,7 +1,7 @@
 """Kept and lost: which completed steps a later attempt did again.
 
 A step is kept unless a later attempt resumed before it. An attempt's resume point is the step it declared, else the one
-before its first step; while it has none, or the run is down, the last committed checkpoint before it. Where no
+before its first step; while it has none, or the run has failed, the last committed checkpoint before it. Where no
 checkpoint was ever reported nothing is declared lost, since it is unknown. Nor is it where an attempt loaded a
 checkpoint whose step nobody knows.
 """
@@ -67,12 +67,12 @@ class _Checkpoints:
             self.last = last
 
 
-def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tuple[int, int], int]:
+def kept_until(run: Run, points: dict[int, int | None], has_failed: bool) -> dict[tuple[int, int], int]:
     """For each (rank, attempt) the last step index that counts.
 
     A rank that is not part of a later attempt also loses its steps up to that attempt's start. Takes n log n of n attempts.
     """
-    limit = provisional_limit(run, points) if down else KEEP_ALL
+    limit = provisional_limit(run, points) if has_failed else KEEP_ALL
     starts, limits = run.starts(), {}
     later, own = _LowestFrom(), dict[int, int]()  # of attempts of higher number, any rank's and by rank
     numbers: dict[int, list[int]] = {}
@@ -92,7 +92,7 @@ def kept_until(run: Run, points: dict[int, int | None], down: bool) -> dict[tupl
 
 
 def provisional_limit(run: Run, points: dict[int, int | None]) -> int:
-    """The last committed checkpoint of a run that is down."""
+    """The last committed checkpoint of a run that has failed."""
     checkpoints = _Checkpoints(run)
     for number in sorted({number for _, number in run.attempts}):
         checkpoints.pass_attempt(number, points.get(number))

@@ -132,7 +132,7 @@ def _of_running(
         world = int(np.maximum(moments.world_size, attempts.rank + 1).max())
         expected = ExpectedRanks([RankRange(0, world, [(start, end)])])
     else:
-        limits = kept_until(run, points, down=False)
+        limits = kept_until(run, points, has_failed=False)
         limit = np.array([limits[key] for key in attempts.keys], np.int64)
         yield
         # When attempts ended is asked for only where an end mark says so.

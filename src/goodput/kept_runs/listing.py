@@ -61,9 +61,8 @@ def _status(parts: list[Part]) -> str:
     newest = max((one[3] for part in parts for one in part.attempts), default=0)
     last = [part for part in parts if any(one[3] == newest for one in part.attempts)]
     found = [one.summary.get("status", "") for one in last]
-    for status in ("failed", "down"):
-        if status in found:
-            return "failed"
+    if "failed" in found:
+        return "failed"
     return found[0] if found and all(one in FINAL_STATUSES for one in found) else "unknown"
 
 

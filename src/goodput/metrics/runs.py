@@ -1,8 +1,8 @@
 """Series of the aggregator about runs: the account and figures derived from it."""
 
 SERIES = """
-goodput_run_info{run device status}: Always 1 for each run; status is running, down, unobserved, finished,
-    failed, cancelled or abandoned (no sign of life for a day).
+goodput_run_info{run device status}: Always 1 for each run; status is running, unobserved, finished, failed,
+    cancelled or abandoned (no sign of life for a day).
 goodput_gpu_seconds{run state}: The account: GPU-seconds of the run in each state since its start. A gauge,
     because work can become lost later.
 goodput_role_gpu_seconds{run role state}: The account of each role (trainer, generator) of a run that has several,
@@ -21,7 +21,8 @@ goodput_communication_bus_min_bytes_per_second{run group operation}: The same, w
 goodput_communication_bus_ceiling_bytes_per_second{run group operation source}: What the links reach at most in it, by
     source: probe (measured by `goodput probe`), link (the nominal rate of the nodes' links); absent where not known.
 goodput_cost_dollars{run state}: The account in dollars; absent without a price per GPU-hour.
-goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over.
+goodput_run_gpus{run}: GPUs currently allocated to the run, observed or not; absent once it is over, of one that failed after
+    a quarter of an hour, since it may be restarted.
 goodput_run_reported_gpus{run}: GPUs of the run's expected ranks that have ever reported; the rules count no more GPU
     time of it for the cluster than these have.
 goodput_availability_ratio{run}: Availability: time in kept steps / allocated time.

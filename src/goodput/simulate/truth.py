@@ -222,9 +222,10 @@ class RunTruth:
         return first.begin_ns if submit is None else min(first.begin_ns, nanoseconds(submit))
 
     def end_ns(self) -> int | None:
-        """None of a run that has not finished."""
+        """None of a run that goes on, as far as anyone can know: ranks that ended with their node report no end."""
         last = self.attempts[-1]
-        return last.end_ns if last.ended == "finished" else None
+        is_known = not last.alive and not last.plan.lost_nodes and not last.silent
+        return last.end_ns if is_known or last.ended == "finished" else None
 
     def document(self, run: SimulatedRun, end_ns: int, unseen: frozenset[str] = frozenset()) -> dict:
         """The truth of one run, for JSON: seconds from the scenario's beginning; ns by rank and state."""

@@ -253,9 +253,7 @@ def end(document: Mapping[str, Any], recording: Recording) -> list[Incident]:
         return []
     newest = max((number for number, _ in recording.tracks), default=0)
     last = [track for (number, _), track in recording.tracks.items() if number == newest]
-    one = Incident(
-        "end", document["end"], {"down": "the run is down"}.get(status, f"the run ended: {status}")
-    )
+    one = Incident("end", document["end"], f"the run ended: {status}")
     ended = [track for track in last if track.attempt.known_end_ns() is not None]
     if ended:
         one.time = max(ns for track in ended if (ns := track.attempt.known_end_ns()) is not None) / 1e9

@@ -54,6 +54,11 @@ def series(client) -> dict[tuple, float]:
     }
 
 
+def _has_marks(url: str) -> bool:
+    log = b"".join(export(Ledger(url), "r1", time.time_ns()))
+    return log.count(b'"over":"abandoned"') == RANKS
+
+
 def states(found: dict) -> dict:
     return {state: value for state, value in found["states"].items() if value}
 
@@ -67,17 +72,16 @@ def url(tmp_path, monkeypatch):
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
-@pytest.mark.parametrize(("state", "kept"), [("down", 20), ("unobserved", 24.5)])
-def test_silent_run_is_abandoned_everywhere(url, tmp_path, state, kept, stale=0.2):
+def test_silent_run_is_abandoned_everywhere(url, tmp_path, stale=0.2):
     """The same end and states live, in history, timeline, list, series, after a restart and in a replay of its log."""
-    ranks = [one.killed(after=2) if state == "down" else one.silent(after=2) for one in ranks_of(1000)]
+    ranks = [one.silent(after=2) for one in ranks_of(1000)]
     with serving(create_app(url, abandoned_seconds=LIMIT, stale_seconds=stale)) as client:
         push(client, *ranks)
         wait_until(lambda: account(client)["status"] == "abandoned", 60, "the run to be abandoned")
         found = account(client)
         assert found["end"] == pytest.approx(ranks[0].now_ns / 1e9 + LIMIT)
-        assert found["states"][state] == pytest.approx(LIMIT * RANKS)
-        assert found["states"]["productive"] == pytest.approx(kept * RANKS)
+        assert found["states"]["unobserved"] == pytest.approx(LIMIT * RANKS)
+        assert found["states"]["productive"] == pytest.approx(24.5 * RANKS)
         assert states(account(client, "/account")) == states(found)
         timeline = account(client, "/timeline?points=10")
         assert (timeline["status"], timeline["end"]) == ("abandoned", found["end"])
@@ -100,11 +104,41 @@ def test_silent_run_is_abandoned_everywhere(url, tmp_path, state, kept, stale=0.
         assert (account(again)["status"], states(account(again))) == ("abandoned", states(found))
 
 
+def test_failed_run_is_exposed_until_it_is_abandoned(url):
+    """Somebody may start it again until then, and hears of it; its end stays where its processes ended."""
+    ranks = [one.killed(after=2) for one in ranks_of(1800)]
+    shown = ("goodput_run_info", "", "r1", "failed")
+    with serving(create_app(url, abandoned_seconds=10 * LIMIT)) as client:
+        push(client, *ranks)
+        found = account(client)
+        assert (found["status"], found["end"]) == ("failed", pytest.approx(ranks[0].now_ns / 1e9))
+        assert states(found) == pytest.approx({"productive": 20 * RANKS, "lost": 4.5 * RANKS})
+        exposed = series(client)
+        assert exposed[shown] == 1 and ("goodput_run_gpus", "r1") not in exposed, "after half an hour"
+    with serving(create_app(url, abandoned_seconds=LIMIT)) as client:
+        wait_until(lambda: shown not in series(client), 60, "the run to be abandoned")
+        assert account(client) | {"live": []} == found | {"live": []}
+
+
+def test_restart_of_a_run_makes_its_gap_down(url):
+    """Also where it had been taken for abandoned: then as much of the gap as the limit."""
+    ranks = [one.killed(after=2) for one in ranks_of(200)]
+    with serving(create_app(url, abandoned_seconds=LIMIT)) as client:
+        push(client, *ranks)
+        assert account(client)["status"] == "failed" and account(client)["states"]["down"] == 0
+        again = ranks_of(30, number=2)
+        push(client, *again)
+        found = account(client)
+        gap = (again[0].start_ns - ranks[0].now_ns) / 1e9
+        assert (found["status"], found["states"]["down"]) == ("running", pytest.approx(gap * RANKS))
+        assert states(account(client, "/account")) == states(found)
+
+
 def test_abandoned_run_that_reports_goes_on(url):
     ranks = [one.killed(after=2) for one in ranks_of(1000)]
     with serving(create_app(url, abandoned_seconds=LIMIT)) as client:
         push(client, *ranks)
-        wait_until(lambda: account(client)["status"] == "abandoned", 60, "the run to be abandoned")
+        wait_until(lambda: _has_marks(url), 60, "the run to be abandoned")
         again = ranks_of(30, number=2)
         push(client, *again)
         found = account(client)
@@ -114,8 +148,8 @@ def test_abandoned_run_that_reports_goes_on(url):
 
 
 def test_declared_end_of_an_abandoned_run_replaces_it(url):
-    ranks = [one.killed(after=2) for one in ranks_of(1000)]
-    with serving(create_app(url, abandoned_seconds=LIMIT)) as client:
+    ranks = [one.silent(after=2) for one in ranks_of(1000)]
+    with serving(create_app(url, abandoned_seconds=LIMIT, stale_seconds=0.2)) as client:
         push(client, *ranks)
         wait_until(lambda: account(client)["status"] == "abandoned", 60, "the run to be abandoned")
         answer = client.post("/api/v1/runs/r1/end", json={})

@@ -184,7 +184,7 @@ def test_only_ranks_that_reported_count_for_the_cluster():
     board.take(*ranks)
     assert board.series("goodput_run_reported_gpus") == 4
     board.take(*(one.killed() for one in ranks))
-    assert board.series("goodput_run_reported_gpus") == 4, "a run that is down has its GPUs"
+    assert board.series("goodput_run_reported_gpus") == 4, "a run that failed had its GPUs"
     board.take(Process(0, 3, 1200, world_size=1, devices=2).steps(3, forward=1).finished())
     assert board.series("goodput_run_reported_gpus") == 2
 

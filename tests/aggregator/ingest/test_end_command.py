@@ -82,7 +82,7 @@ def pair() -> list[Process]:
 
 def test_end_command_ends_a_cancelled_run(site):
     site.push(*[one.killed() for one in pair()], run="vision/a b")
-    assert site.status("vision%2Fa%20b") == "down"
+    assert site.status("vision%2Fa%20b") == "failed"
     command = [sys.executable, "-m", "goodput", "end", "vision/a b", "--url", site.serve.url]
     command += ["--token-file", site.files["nodes"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -140,7 +140,7 @@ def assert_over_everywhere(client) -> None:
 def test_cancelled_run_accrues_nothing_anywhere(client):
     killed(client)
     before = series(client)
-    assert before["goodput_gpu_seconds", "r1", "down"] > 1000 and before["goodput_run_gpus", "r1"] == RANKS
+    assert before["goodput_run_info", "", "r1", "failed"] == 1 and before["goodput_run_gpus", "r1"] == RANKS
     assert end(client) == CANCELLED
     assert_over_everywhere(client)
     found = series(client)
@@ -237,11 +237,12 @@ def test_new_attempt_continues_an_ended_run(client, url, tmp_path):
     again = [one.killed() for one in began(seconds_ago=30, number=2)]
     push(client, *again)
     found = account(client)
-    assert (found["status"], found["restarts"][0]["attempt"]) == ("down", 2)
+    assert (found["status"], found["restarts"][0]["attempt"]) == ("failed", 2)
     assert found["restarts"][0]["down_seconds"] == 0
     assert found["gpu_seconds"] < (found["end"] - found["start"] - 200) * RANKS, (
         "the time from 24.5 s to 270 s"
     )
+    assert found["end"] == pytest.approx(again[0].now_ns / 1e9)
     part = account(client, f"/account?end={again[0].now_ns / 1e9}")
     assert (
         part["gpu_seconds"] == pytest.approx((24.5 + 22.5) * RANKS, abs=1e-3) and part["states"]["down"] == 0
@@ -381,7 +382,7 @@ def test_mark_time_is_on_the_ranks_clock(client, behind):
 def test_invalid_body_changes_nothing(endless, body, status, detail):
     answer = endless.post(END, content=body)
     assert answer.status_code == status and detail in answer.json()["detail"], answer.text
-    assert account(endless)["status"] == "down"
+    assert account(endless)["status"] == "failed"
 
 
 @pytest.fixture(scope="module")
@@ -408,12 +409,12 @@ def test_failed_ledger_write_changes_nothing(client, monkeypatch):
     monkeypatch.setattr(Ledger, "end", fail)
     answer = client.post(END)
     assert (answer.status_code, answer.json()) == (503, {"detail": "ledger: disk full"})
-    assert account(client)["status"] == "down"
+    assert account(client)["status"] == "failed"
 
 
 def test_cross_site_request_ends_nothing(endless):
     answer = endless.post(END, headers={"Origin": "https://elsewhere.example"})
-    assert answer.status_code == 403 and account(endless)["status"] == "down"
+    assert answer.status_code == 403 and account(endless)["status"] == "failed"
 
 
 def test_openapi_describes_the_end_request(endless):
@@ -455,7 +456,7 @@ def test_end_requires_an_ingest_token_of_the_run(url, tmp_path, caplog):
             assert (answer.status_code, answer.json()) == (403, {"detail": detail})
         # A browser that signed in reads.
         client.post("/login", data={"token": made["reader"][0]})
-        assert client.get("/api/v1/runs/r1").json()["status"] == "down"
+        assert client.get("/api/v1/runs/r1").json()["status"] == "failed"
         assert client.post(END).status_code == 401
         with caplog.at_level(logging.INFO, "goodput.aggregator"):
             assert client.post(END, headers=bearer["mine"]).status_code == 200

@@ -73,7 +73,7 @@ def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
     numbers = sorted({life.attempt for life in lives})
     points = resume_points(lives, numbers)
     status, end_ns = outcome(lives, numbers, now_ns)
-    safe = safe_point(lives, numbers, points, numbers[-1]) if status == "down" else None
+    safe = safe_point(lives, numbers, points, numbers[-1]) if status == "failed" else None
     limit = threshold(lives, least_ns)
     start_ns = min(life.start_ns for life in lives)
     ranks = range(1 + max(life.rank for life in lives))
@@ -137,9 +137,8 @@ def safe_point(lives, numbers, points, last: int) -> int | None:
 def outcome(lives, numbers, now_ns) -> tuple[str, int]:
     if any(life.end == "alive" for life in lives):
         return "running", now_ns
-    if all(life.end == "finished" for life in lives if life.attempt == numbers[-1]):
-        return "finished", max(life.end_ns() for life in lives)
-    return "down", now_ns
+    finished = all(life.end == "finished" for life in lives if life.attempt == numbers[-1])
+    return "finished" if finished else "failed", max(life.end_ns() for life in lives)
 
 
 def threshold(lives, least_ns: int) -> int:

@@ -314,17 +314,17 @@ def _last(lives: list[Life], life: Life, query_ms: int) -> list[Move]:
     if life.end == "alive":
         # A step counts there once the next has begun; a running step counts here for now.
         return [("running step", "", "kept", begun)]
-    # A run that is down: the peer counts on all steps but the last; here what no checkpoint holds is lost for now.
+    # A run that has failed: the peer counts on all steps but the last; here what no checkpoint holds is lost for now.
     limit = last_checkpoint(lives)
-    found = [("down at the end", "", "pause", query_ms - life.end_ms())]
+    found: list[Move] = []
     if not life.open_ms:
         last_kept = life.steps[-1].index <= limit
-        found += [
-            ("down at the end", "", "kept" if last_kept else "lost", begun - tail),
-            ("down at the end", "", "lost", tail),
+        found = [
+            ("failed at the end", "", "kept" if last_kept else "lost", begun - tail),
+            ("failed at the end", "", "lost", tail),
         ]
     else:
-        found.append(("down at the end", "", "lost", begun))
+        found.append(("failed at the end", "", "lost", begun))
     for other in lives:
         steps = other.steps if other is not life or life.open_ms else other.steps[:-1]
         undone = [step for step in steps if limit < step.index <= kept_until(lives, other)]

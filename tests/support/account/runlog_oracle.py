@@ -62,7 +62,7 @@ def account(text: str, stall_seconds: float) -> dict:
         lay_out(life)
     threshold = stall_threshold(lives, stall_seconds)
     provisional = None
-    if not open_ and status in ("down", "failed"):
+    if not open_ and status == "failed":
         provisional = last_commit(lives, points, max(life.number for life in lives) + 1)
     blamed = defaultdict(lambda: [0, 0])
     for life in lives:
@@ -126,7 +126,9 @@ def span_of_run(lines, run, lives):
     well = all(life.reason == "finished" for life in lives if life.number == newest)
     if well and not open_:
         return start, max(ends or [life.end for life in lives]), open_, "finished"
-    return start, end, open_, ("failed" if ends else "down")
+    if not open_ and not ends:
+        end = max(life.end for life in lives)
+    return start, end, open_, "failed"
 
 
 def settle_ends(lives, end: int) -> None:

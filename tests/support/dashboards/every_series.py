@@ -32,7 +32,7 @@ VALUES = {
     "phase": ["none", "loader", "forward", "backward", "communication"],
     "node": ["0"],
     "parent": [""],
-    "status": ["running", "down", "unobserved", "finished"],
+    "status": ["running", "failed", "unobserved", "finished"],
 }
 UP_SCRAPES = 5
 # More rows than a series could sensibly have: a bound on the products of labels.

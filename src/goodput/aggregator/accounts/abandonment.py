@@ -64,7 +64,7 @@ class Abandonment:
             return False
         # Of a run that is over its last account, which stands.
         account = self._accounts.account_over(name) or await in_slices(self._accounts.computing(name))
-        return account.status in ("down", "unobserved")
+        return account.may_restart or account.status == "unobserved"
 
 
 def last_alive_ns(run: Run) -> int:

@@ -1,8 +1,9 @@
 """What the aggregator's /metrics answers: the accounts of its runs, and its own state.
 
-A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped. A token for some runs gets those
-runs' series only, without the aggregator's own. The lines of each run are kept; a refresh renders those of the runs that
-changed, in slices with other requests in between, in the formats requested within FORMAT_SECONDS.
+A finished run is exposed for KEPT_SECONDS more, so that its last values are scraped, and one that may be restarted until it
+is marked as abandoned. A token for some runs gets those runs' series only, without the aggregator's own. The lines of each
+run are kept; a refresh renders those of the runs that changed, in slices with other requests in between, in the formats
+requested within FORMAT_SECONDS.
 A small installation refreshes at each scrape. Where that takes more than SCRAPE_CPU_SECONDS, as with hundreds of runs,
 scrapes get each run as it was rendered last, with the time of that, and refreshes take a quarter of a core. A large one
 (accounts.LARGE_RANKS) refreshes in the background, and scrapes get the last text at once: every REFRESH_SECONDS, or a
@@ -25,7 +26,6 @@ from typing import Any, NamedTuple, Protocol
 
 from goodput import __version__
 from goodput.access.tokens import EVERYTHING, Access
-from goodput.account import FINAL_STATUSES
 from goodput.account.account import Account, ReplayedGains
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.health_costs import HealthCosts
@@ -506,7 +506,7 @@ def _log_failure(refresh: asyncio.Future) -> None:
 
 
 def _is_shown(account: Account, now_ns: int) -> bool:
-    return account.status not in FINAL_STATUSES or now_ns - account.end_ns <= KEPT_SECONDS * 1e9
+    return not account.is_settled() or now_ns - account.end_ns <= KEPT_SECONDS * 1e9
 
 
 def _bodies(families: Families, formats: list[Format]) -> Slices[Bodies]:

@@ -227,7 +227,7 @@ class LedgerMaintenance:
         if run not in store.runs:
             return
         account = await in_slices(self._accounts.computing(run))
-        if account.status not in FINAL_STATUSES or store.revisions[run] != revision:
+        if not account.is_settled() or store.revisions[run] != revision:
             return
         if not await in_thread(closed_runs.is_closed, self._ledger, run):
             await self._write_state(run)

@@ -124,7 +124,7 @@ class RunMemory:
 
         def order(run: str) -> tuple[bool, int]:
             account = last(run)
-            return account is None or account.status not in FINAL_STATUSES, reported[run]
+            return account is None or not account.is_settled(), reported[run]
 
         return sorted(self._unused(runs), key=order)
 

@@ -36,6 +36,9 @@ _OURS = {*PHASE_STATES, STEP, BEFORE_FORWARD, ESTIMATED_LOADER, ESTIMATED_OPTIMI
 # Ranks and hosts of a run with series of their own: those that its other ranks waited for most.
 RANKS_SHOWN = 16
 MISSING_SHOWN, MISSING_NS = 5, 60 * 10**9
+# For so long after a run has failed its GPUs count as allocated, unless its end was declared: its launcher may be about to
+# start it again.
+HELD_SECONDS = 900.0
 
 
 class _Series:
@@ -156,9 +159,12 @@ class RunSeries:
         age_seconds = 0 if is_final else max(now_ns - self._accounts.progress_ns(account), 0) / 1e9
         series.add("goodput_progress_age_seconds", age_seconds)
         series.add("goodput_run_reported_gpus", _reported_gpus(account, newest))
-        if is_final:
+        is_held = account.may_restart and now_ns - account.end_ns <= HELD_SECONDS * 1e9
+        if is_final and not is_held:
             return
         series.add("goodput_run_gpus", _expected_gpus(account))
+        if is_final:
+            return
         times = self._accounts.store.checkpoints.get(account.run)
         if times is not None and times.newest is not None:
             series.add("goodput_checkpoint_age_seconds", times.age_seconds(now_ns))

@@ -6,14 +6,16 @@ import { rankAddress, runAddress } from "../text/addresses.js";
 import { count, duration, grouped, percent, plural } from "../text/numbers.js";
 import { STATUSES, nameText, statusOf } from "../text/states.js";
 
-const TROUBLE = ["hangs", "down", "unobserved", "running"];
+const TROUBLE = ["hangs", "failed", "unobserved", "running"];
+// A run that failed longer ago is history: nobody is about to start it again.
+const FAILED_SECONDS_MAX = 86_400;
 
 // Beside what dom/table.js describes: `orders` are the names of the ascending and the descending order in the menu, and
 // with `descending` the first press of the head sorts descending.
 export const COLUMNS = [
   { name: "run", head: "Run", sort: (run) => run.run.toLowerCase(), orders: ["by name", "by name, backwards"], draw: drawName,
     build: () => [make("a", { "data-f": "name" }), make("small", { class: "muted", "data-f": "restarts" })] },
-  { name: "status", head: "Status", sort: (run) => TROUBLE.indexOf(statusOf(run)) + 1 || 9,
+  { name: "status", head: "Status", sort: troubleOf,
     orders: ["in trouble first", "in trouble last"], build: () => [make("span")], draw: drawStatus },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
     draw: (cell, run) => bar(cell.firstElementChild, run.states, run.run) },
@@ -39,6 +41,11 @@ export const COLUMNS = [
   { name: "start", head: "Start", sort: (run) => run.start, descending: true, orders: ["oldest first", "newest first"],
     draw: drawStart, build: () => [...timeCell(), " ", make("small", { class: "muted" })] },
 ];
+
+function troubleOf(run) {
+  const isPast = run.status === "failed" && Date.now() / 1000 - run.end > FAILED_SECONDS_MAX;
+  return isPast ? 9 : TROUBLE.indexOf(statusOf(run)) + 1 || 9;
+}
 
 function drawName(cell, run) {
   put(cell, { name: nameText(run.run), restarts: run.restarts ? plural(run.restarts, "restart") : "" });

@@ -37,8 +37,8 @@ export const STATUSES = {
   running: isLive ? "" : "it was running when this file was written, or its log ends while it runs",
   hangs: "no rank completes a step",
   finished: "every rank of its last attempt ended normally",
-  down: "no process of this run is alive; work after its last checkpoint counts as lost until it resumes",
-  failed: "it was reported as failed; work after its last checkpoint counts as lost",
+  failed: "its processes have ended and not all finished, or it was reported as failed; work after its last " +
+    "checkpoint counts as lost, and time since then as no one's until it is started again",
   cancelled: "it was reported as over; work after its last checkpoint counts as lost",
   abandoned: "it showed no life for a day, or as long as the aggregator is set to wait; no time is counted since, " +
     "until it reports again",
