@@ -62,6 +62,19 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"empty value; {advice}")
         return super()._get_values(action, arg_strings)
 
+    def parse_known_args(self, args=None, namespace=None):
+        """Reject unknown options of a command here: argparse reports them with the usage of `goodput` alone."""
+        found, rest = super().parse_known_args(args, namespace)
+        if unknown := [word for word in rest if word.startswith("-")]:
+            self.error(self._unknown_option(unknown[0].partition("=")[0]))
+        return found, rest
+
+    def _unknown_option(self, option: str) -> str:
+        import difflib
+
+        near = difflib.get_close_matches(option, self._option_string_actions, 1, 0.6)
+        return f"there is no option {option!r}" + (f"; did you mean {near[0]}?" if near else "")
+
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Wraps the prose of descriptions and epilogs to the terminal; indented lines, such as examples, stay lines.
