@@ -94,7 +94,8 @@ def test_unusable_certificates_are_errors(tmp_path, authority):
     for arguments, complaint in (
         ((cert, other), "not a certificate and its key"),
         ((str(nothing), key), "not a certificate and its key"),
-        ((cert, str(tmp_path / "absent")), "No such file"),
+        ((cert, str(tmp_path / "absent")), "^--tls-key /.*absent: No such file"),
+        ((str(tmp_path / "absent"), key), "^--tls-cert /[^ ]*absent: No such file"),
         ((cert, key, str(nothing)), "--client-ca"),
         ((cert, key, str(tmp_path / "absent")), "--client-ca .*No such file"),
     ):

@@ -34,14 +34,27 @@ def _server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContex
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     options = f"--tls-cert {cert} with --tls-key {key}"
     try:
+        _check_readable(("--tls-cert", cert), ("--tls-key", key))
         context.load_cert_chain(cert, key, password=refuse_password)
         if client_ca:
             options = f"--client-ca {client_ca}"
             context.load_verify_locations(cafile=client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+    except OptionError:
+        raise
     except (OSError, ValueError) as error:
         raise OptionError(f"{options}: {_describe(error)}") from None
     return context
+
+
+def _check_readable(*files: tuple[str, str]) -> None:
+    """Raise OptionError that names the file of a pair that cannot be opened; OpenSSL's error does not say which."""
+    for option, path in files:
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise OptionError(f"{option} {path}: {error.strerror}") from None
 
 
 def _describe(error: Exception) -> str:

@@ -102,6 +102,12 @@ class Database:
         text = str(getattr(error, "orig", None) or error).split("\n")[0]
         if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
             text = "PostgreSQL needs psycopg: pip install 'goodput-telemetry[postgresql]'"
+        if (
+            self.file is not None
+            and text == "unable to open database file"
+            and (why := _why_unopened(self.file))
+        ):
+            text = f"{text}: {why}"
         for secret in self._secrets:
             text = text.replace(secret, "***")
         if any(sign in text for sign in _UNREADABLE):
@@ -182,6 +188,20 @@ class Database:
             "options": f"{options} {given.get('options', '')}".strip(),
         }
         return self._url.set(query=query)
+
+
+def _why_unopened(file: str) -> str:
+    """Why SQLite cannot open a file, which its own message leaves out; empty if that is not seen here."""
+    folder = os.path.dirname(file) or "."
+    if not os.path.isdir(folder):
+        return f"there is no folder {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"this user may not write to {folder}"
+    try:
+        with open(file, "r+b"):
+            return ""
+    except OSError as error:
+        return error.strerror or ""
 
 
 def _is_of_damage(error: Exception, text: str) -> bool:
