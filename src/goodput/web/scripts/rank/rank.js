@@ -67,7 +67,7 @@ function draw(run, number) {
     node.classList.toggle("unknown", value === "unknown");
   });
   drawOwnTime(state.heat, number, state.timeline.error);
-  bar($("rank-bar"), rank.states, `rank ${number}`);
+  bar($("rank-bar"), rank.states, `rank ${number}`, run);
   drawRankStates(rank, group);
   drawNode(run, rank, live);
   drawStack(run, number);
@@ -83,7 +83,8 @@ function tiles(run, rank, live, now) {
       : `${stepTime(own.seconds)} against ${stepTime(own.median)}, the median`],
     ["waiting that it caused", caused ? percent(caused.share) : run.straggler.slowdown === null ? "unknown" : "0.0 %",
       "share of the time in which others waited for a slower rank"],
-    ...(live ? [["last step", live.step === null ? "none" : count(live.step), now.now],
+    ...(live ? [["last step", live.step === null ? "none" : count(live.step), now.now]] : []),
+    ...(run.is_on_cpu ? [] : live ? [
       ["GPU", live.gpu_activity === null ? "unknown" : `${percent(live.gpu_activity)} active`,
         live.gpu_watts === null ? plural(rank.devices, "device") : `${count(live.gpu_watts)} W, ${plural(rank.devices, "device")}`]]
       : [["GPU", plural(rank.devices, "device"), "allocated to this rank"]]),

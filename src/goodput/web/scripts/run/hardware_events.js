@@ -4,7 +4,7 @@ import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 import { $, attribute, field, make, paged, showTime, text } from "../dom/nodes.js";
 import { Table, timeCell } from "../dom/table.js";
-import { count, dollars, gpuUnit } from "../text/numbers.js";
+import { count, dollars, unitOf } from "../text/numbers.js";
 
 const EVERY_MS = 10_000;
 const TIMEOUT_MS = 8000;
@@ -24,7 +24,7 @@ const COLUMNS = [
   { name: "ranks", head: "Ranks", value: ranks },
   { name: "restart", head: "Restart", class: "n",
     title: "Down, lost and startup of the restart attributed to it: a rank that it hit failed within 10 minutes",
-    value: (event) => (event.gpu_seconds === null ? "none known" : gpuUnit(state.run.gpu_seconds).text(event.gpu_seconds)) },
+    value: (event) => (event.gpu_seconds === null ? "none known" : unitOf(state.run).text(event.gpu_seconds)) },
   { name: "cost", head: "Cost", class: "n costs",
     value: (event) => (event.gpu_seconds === null ? "" : dollars(event.cost, state.run.cost?.total)) },
 ];
@@ -48,7 +48,7 @@ function draw() {
   const { run, events, view } = state;
   $("health").hidden = events.length === 0;
   if (events.length === 0) return;
-  table.setHead("restart", `Restart, ${gpuUnit(run.gpu_seconds).name}`);
+  table.setHead("restart", `Restart, ${unitOf(run).name}`);
   table.draw(paged(events, view, $("health-more"), "events"), (event) => `${event.node} ${event.number}`);
 }
 

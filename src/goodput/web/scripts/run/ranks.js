@@ -9,7 +9,7 @@ import { count, duration, percent, plural } from "../text/numbers.js";
 
 const GROUPED_FROM = 64;
 const SILENT_SECONDS = 30; // A living rank without a report for so long is marked.
-let [name, marked] = [null, null];
+let [run, marked] = [null, null];
 
 const COLUMNS = [
   { name: "rank", head: "Rank", class: "n", build: () => [make("a", { class: "rank" })], draw: drawNumber },
@@ -17,7 +17,7 @@ const COLUMNS = [
     build: () => [make("span", { "data-f": "host" }), " ", make("span", { class: "tag slow", "data-f": "slow" })] },
   { name: "role", head: "Role", value: (row) => row.role ?? "" },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
-    draw: (cell, row) => bar(cell.firstElementChild, row.states, row.rank === undefined ? `host ${row.host}` : `rank ${row.rank}`, marked) },
+    draw: (cell, row) => bar(cell.firstElementChild, row.states, row.rank === undefined ? `host ${row.host}` : `rank ${row.rank}`, run, marked) },
   { name: "productive", head: "Productive", class: "n", value: (row) => percent(row.goodput) },
   { name: "steps", head: "Steps kept / lost", class: "n", value: ({ steps }) => `${count(steps.kept)} / ${count(steps.lost)}` },
   { name: "now", head: "Now, last step", title: "The phase it is in, for how long, and the last step it completed", live: true,
@@ -25,8 +25,8 @@ const COLUMNS = [
 ];
 const table = new Table($("ranks-table"), "rank-rows", COLUMNS);
 
-export function drawRanks(run, view) {
-  [name, marked] = [run.run, view.sort];
+export function drawRanks(shownRun, view) {
+  [run, marked] = [shownRun, view.sort];
   const rows = filtered(run, view);
   drawOrders(run, view.sort);
   text($("ranks-count"), summary(run, rows));
@@ -41,7 +41,7 @@ export function drawRanks(run, view) {
 function drawNumber(cell, { rank, ranks, host }) {
   const link = cell.firstElementChild;
   text(link, rank ?? plural(ranks, "rank"));
-  attribute(link, "href", rank === undefined ? runAddress(name) : rankAddress(name, rank));
+  attribute(link, "href", rank === undefined ? runAddress(run.run) : rankAddress(run.run, rank));
   if (rank === undefined) attribute(link, "data-host", host);
 }
 
