@@ -21,6 +21,7 @@ import { followSelection } from "./run/selection.js";
 import { closeStory } from "./run/story.js";
 import { drawRuns, list, sortBy } from "./runs/list.js";
 import { followNodeAlerts } from "./runs/node_alerts.js";
+import { closeTrends } from "./runs/trend.js";
 import { count, duration, percent } from "./text/numbers.js";
 import { nameText } from "./text/states.js";
 import { rankAddress, runAddress } from "./text/addresses.js";
@@ -64,6 +65,7 @@ async function refresh(signal) {
   }
   if (run === undefined) return showList();
   const account = await get(runPath(run), signal);
+  closeTrends();
   if (view.name !== run) {
     runScroll = 0;
     openRun(run);
