@@ -370,6 +370,7 @@ def _rank(rank: RankAccount, number: int, role: str) -> Rank:
         "host": rank.host,
         "worker": rank.worker,
         "role": role,
+        "stage": rank.stage,
         "devices": rank.devices,
         "states": _states([ns * rank.devices for ns in rank.states]),
         "steps": {"kept": rank.kept_steps, "lost": rank.lost_steps},

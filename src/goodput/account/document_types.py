@@ -354,13 +354,15 @@ class Role(TypedDict):
 class Rank(TypedDict):
     """`worker` is the name of a process without a rank, whose `rank` is a number; "" for others.
 
-    `role` is one of the account's `roles` where there are several, else what the rank declares.
+    `role` is one of the account's `roles` where there are several, else what the rank declares. `stage` is its stage of
+    the pipeline, null where it declares none.
     """
 
     rank: int
     host: str
     worker: str
     role: str
+    stage: int | None
     devices: int
     states: dict[str, float]
     steps: Steps

@@ -158,8 +158,8 @@ def serving(app):
         listener.close()
 
 
-def aggregator(folder):
-    return app_module.create_app(f"sqlite:///{folder}/ledger.db")
+def aggregator(folder, **options):
+    return app_module.create_app(f"sqlite:///{folder}/ledger.db", **options)
 
 
 def document(url: str, run: str) -> dict:
