@@ -3,6 +3,7 @@
 import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 import { $, attribute, field, make, paged, showTime, text } from "../dom/nodes.js";
+import { rankLink } from "../dom/rank_links.js";
 import { Table, timeCell } from "../dom/table.js";
 import { count, dollars, unitOf } from "../text/numbers.js";
 
@@ -21,7 +22,7 @@ const COLUMNS = [
   { name: "what", head: "What", draw: drawWhat,
     build: () => [make("span", { "data-f": "severity" }), " ", make("span", { "data-f": "what" })] },
   { name: "device", head: "Device", value: (event) => event.device || "unknown" },
-  { name: "ranks", head: "Ranks", value: ranks },
+  { name: "ranks", head: "Ranks", build: () => [], draw: drawHit },
   { name: "restart", head: "Restart", class: "n",
     title: "Down, lost and startup of the restart attributed to it: a rank that it hit failed within 10 minutes",
     value: (event) => (event.gpu_seconds === null ? "none known" : unitOf(state.run).text(event.gpu_seconds)) },
@@ -60,8 +61,12 @@ function drawWhat(cell, event) {
   attribute(what, "title", event.text);
 }
 
-function ranks({ hits }) {
+function drawHit(cell, { hits }) {
   const hit = [...new Set(hits.map((one) => one.rank))].sort((a, b) => a - b);
   const more = hit.length - RANKS_SHOWN;
-  return hit.slice(0, RANKS_SHOWN).join(", ") + (more > 0 ? ` and ${count(more)} more` : "");
+  const key = `${state.run.run} ${hit.join(" ")}`;
+  if (cell.dataset.linked === key) return;
+  cell.dataset.linked = key;
+  const links = hit.slice(0, RANKS_SHOWN).flatMap((rank, i) => [i ? ", " : "", rankLink(state.run.run, rank, String(rank))]);
+  cell.replaceChildren(...links, more > 0 ? ` and ${count(more)} more` : "");
 }

@@ -2,7 +2,7 @@
 
 import { attribute, bar, field, make, put, showTime, text, width } from "../dom/nodes.js";
 import { drawStateName, stateBar, stateName, timeCell } from "../dom/table.js";
-import { rankAddress, runAddress } from "../text/addresses.js";
+import { rankAddress, runAddress, stageAddress } from "../text/addresses.js";
 import { count, duration, grouped, percent, plural } from "../text/numbers.js";
 import { STATUSES, nameText, statusOf } from "../text/states.js";
 import { drawTrend, trendCell } from "./trend.js";
@@ -66,7 +66,7 @@ function drawCulprit(cell, { run, culprit = null }) {
   const [link, host] = cell.children;
   const rank = culprit?.rank ?? null;
   text(link, culprit === null ? "" : rank === null ? `stage ${culprit.stage}` : `rank ${rank}`);
-  if (culprit !== null) attribute(link, "href", rank === null ? runAddress(run) : rankAddress(run, rank));
+  if (culprit !== null) attribute(link, "href", rank === null ? stageAddress(run, culprit.stage) : rankAddress(run, rank));
   text(host, rank === null ? "" : culprit.host || "unnamed host");
 }
 
