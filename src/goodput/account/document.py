@@ -80,6 +80,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "samples": account.samples,
         "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),
+        "wrong_figures": figures.wrong_figures(account),
         "step_lines": account.step_lines,
         "moved_clocks": [
             MovedClock(host=host, seconds=one) for host, own in account.moved_clocks.items() for one in own

@@ -3,6 +3,8 @@
 
 import { compact, count, dollars, duration, percent, plural, workerOf } from "../text/numbers.js";
 
+export const THROUGHPUT = "Throughput goodput";
+
 export function figures(run) {
   const blocks = [checkpoints(run.checkpoints), throughput(run)];
   if (run.pipeline) blocks.push(pipeline(run.pipeline));
@@ -24,7 +26,7 @@ function checkpoints(found) {
 }
 
 function throughput({ throughput: rate, steps }) {
-  const name = "Throughput goodput";
+  const name = THROUGHPUT;
   const title = "samples (or tokens) of kept steps ÷ those of the ideal rate in the same wall time";
   if (!rate.samples) return [name, "unknown", steps.kept ? "No samples were reported." : "No step was kept.", title];
   const actual = `${compact(rate.samples)} kept samples, ${compact(rate.samples_per_second)} samples/s`;

@@ -12,7 +12,7 @@ import { drawAccount } from "./account.js";
 import { drawCause } from "./cause.js";
 import { drawCollectives } from "./collectives.js";
 import { facts } from "./facts.js";
-import { figures } from "./figures.js";
+import { THROUGHPUT, figures } from "./figures.js";
 import { drawHang } from "./hang.js";
 import { followHardwareEvents } from "./hardware_events.js";
 import { drawPipeline } from "./pipeline.js";
@@ -79,6 +79,7 @@ export function drawRun() {
     putLinked(node, { detail }, run.run);
     attribute(node, "title", title);
     node.classList.toggle("unknown", value === "unknown");
+    node.classList.toggle("wrong", name === THROUGHPUT && wrongFigures(run).has("throughput"));
   });
   drawRestarts(run, view.restarts);
   drawRanks(run, view);
@@ -134,6 +135,11 @@ export function showStage(stage) {
   if (stage !== null) $("all-ranks").scrollIntoView({ block: "start" });
 }
 
+// The figures that wrong input makes wrong; lines of a log that cannot be used make all shares of time wrong.
+function wrongFigures({ wrong_figures: wrong = [], step_lines: steps }) {
+  return new Set([...wrong, ...(steps?.incomplete ? ["goodput", "availability", "step_efficiency"] : [])]);
+}
+
 function drawFactor(node, run) {
   const factor = node.dataset.factor;
   const [name, meaning] = FACTORS[factor];
@@ -150,5 +156,6 @@ function drawFactor(node, run) {
       ? `${percent(run.reachable.compute_efficiency)} of the probed peak` : "";
   text(small, unknown && factor === "mfu" ? reason : more);
   node.classList.toggle("unknown", unknown);
+  node.classList.toggle("wrong", wrongFigures(run).has(factor));
   attribute(node, "title", `${name}: ${meaning} (${run.basis[factor] ?? "unknown"})`);
 }
