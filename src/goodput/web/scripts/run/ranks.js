@@ -151,7 +151,7 @@ function filtered(run, view) {
   const halves = (share) => Math.round(200 * share);
   const half = (row, state) => halves(row.share(state));
   if (view.sort === "worst") rows.sort((a, b) =>
-    b.urgency - a.urgency || halves(waiting(b)) - halves(waiting(a)) || (b.goodput === null) - (a.goodput === null) ||
+    b.urgency - a.urgency || (b.goodput === null) - (a.goodput === null) || halves(waiting(b)) - halves(waiting(a)) ||
     half(a, "productive") - half(b, "productive") || a.rank - b.rank);
   else if (view.sort !== "rank") rows.sort((a, b) => half(b, view.sort) - half(a, view.sort) || a.rank - b.rank);
   return rows;
