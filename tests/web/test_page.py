@@ -145,7 +145,7 @@ def test_run_shows_cause_slow_rank_restart_and_ranks(browser, served):
     ranks = dom.table("rank-rows")
     assert ranks[0][0] == "3", "the slow rank comes first"
     kept = {rank["rank"]: f"{rank['steps']['kept']} / {rank['steps']['lost']}" for rank in run["ranks"]}
-    assert {int(row[0]): row[5] for row in ranks} == kept
+    assert {int(row[0]): row[7] for row in ranks} == kept
     bars = {
         found["aria-label"] for _, found in dom.tags if found.get("role") == "img" and "aria-label" in found
     }
@@ -265,7 +265,7 @@ def test_hang_without_culprit_and_no_hang(browser, served, tmp_path):
 def test_unreported_rank_and_unknown_mfu_are_shown(browser, served):
     dom = dom_of(browser, f"{served}/#run=sft-small")
     first = dom.table("rank-rows")[0]
-    assert (first[0], first[6]) == ("3", "never seen no report yet")
+    assert (first[0], first[8]) == ("3", "never seen no report yet")
     assert "MFU unknown".replace(" ", "") in dom.text("main").replace(" ", "")
     assert "flops_per_step" in dom.text("main")
 

@@ -18,7 +18,7 @@ from support.aggregator.page_server import (
     push,
     serving,
 )
-from support.browser import dom_of, needs_chromium
+from support.browser import dom_of, needs_chromium, until
 
 from goodput.account.text import percent
 from goodput.wire import schema
@@ -120,6 +120,17 @@ def test_wrong_input_is_shown_at_the_top(browser, served):
     shown = dom.text("main")
     assert shown.index("Wrong input") < shown.index("availability")
     assert "MFUunknownabove 100 %, which cannot be" in shown and "flops_per_step and peak" not in shown
+
+
+def test_figures_of_wrong_input_are_grey(tab, served):
+    assert document(served, "wrong")["wrong_figures"] == ["mfu", "compute_efficiency"]
+    page = tab(f"{served}/#run=wrong")
+    until(page, "document.querySelector('[data-factor=mfu].wrong') !== null")
+    colour = "(selector) => getComputedStyle(document.querySelector(selector)).color"
+    grey, plain = page.evaluate(colour, "#run .muted"), page.evaluate(colour, "[data-factor=goodput] strong")
+    assert grey != plain and page.evaluate(colour, "[data-factor=mfu] strong") == grey
+    wrong = "[...document.querySelectorAll('#run .wrong')].map((one) => one.dataset.factor)"
+    assert page.evaluate(wrong) == ["mfu", "compute_efficiency"]
 
 
 def test_a_restart_says_what_it_cost_in_all(browser, served):

@@ -18,7 +18,7 @@ from support.aggregator.page_server import (
     push,
     serving,
 )
-from support.browser import needs_chromium, text_of, until
+from support.browser import needs_chromium, text_of, until, wait_for_answers
 
 pytestmark = needs_chromium
 BLANK, SHOWN = " ", "“\u00a0”"
@@ -90,6 +90,50 @@ def test_tiles_are_of_all_listed_runs(tab, served):
     assert shown == pytest.approx(100 * (1 - sum(run["waste_gpu_seconds"] for run in runs) / time), abs=1)
     legend = page.evaluate("[...document.querySelectorAll('#fleet-legend li')].map((one) => one.textContent)")
     assert {"productive", "stall"} <= set(legend)
+
+
+def test_tile_counts_gpus_of_running_runs(tab, served):
+    running = [run for run in httpx.get(f"{served}/api/v1/runs").json()["runs"] if run["status"] == "running"]
+    assert {(run["gpus"], run["is_on_cpu"]) for run in running} == {(4, False)}
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows tr').length === 6")
+    names = (
+        "[...document.querySelectorAll('#fleet-tiles > *')].map((tile) => tile.firstElementChild.textContent)"
+    )
+    assert page.evaluate(names) == ["goodput", "lost", "hanging", "GPUs"]
+    gpus, number = 4 * len(running), len(running)
+    assert text_of(page, "#fleet-tiles > :last-child") == f"GPUs {gpus} {gpus} ranks in {number} running runs"
+
+
+TREND = """Object.fromEntries([...document.querySelectorAll('#runs-rows tr')].map((row) =>
+  [row.querySelector('a').textContent, row.querySelector('.trend').getAttribute('aria-label')]))"""
+
+
+def test_each_row_has_its_goodput_over_time(tab, served):
+    page = tab(served)
+    until(page, "document.querySelectorAll('#runs-rows .trend svg').length === 6")
+    timeline = httpx.get(f"{served}/api/v1/runs/finished/timeline?points=24").json()["buckets"]
+    shares = [one["states"].get("productive", 0) / one["gpu_seconds"] for one in timeline]
+    first, last, low, high = (
+        f"{100 * share:.1f} %" for share in (shares[0], shares[-1], min(shares), max(shares))
+    )
+    assert page.evaluate(TREND)["finished"] == (
+        f"goodput over time: {first} at first, {last} at last, from {low} to {high}"
+    )
+
+
+def test_trends_are_requested_for_rows_on_the_screen(tab, served):
+    """One at a time: the timeline of a run that is over is read from the ledger."""
+    page = tab("about:blank", width=1280, height=420)
+    asked = []
+    page.on("request", lambda request: "points=24" in request.url and asked.append(request.url))
+    page.goto(served)
+    until(page, "document.querySelectorAll('#runs-rows .trend svg').length > 0")
+    wait_for_answers(page)
+    assert 0 < len(asked) < 6
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    until(page, "document.querySelectorAll('#runs-rows .trend svg').length === 6")
+    assert len(set(asked)) == 6
 
 
 def test_each_row_has_its_culprit_with_a_link(tab, served):

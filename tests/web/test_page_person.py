@@ -345,7 +345,7 @@ def test_thousand_ranks_are_one_canvas_naming_the_slow_one(tab, served):
     assert page.evaluate("document.querySelectorAll('*').length") < NODES_MAX
     assert page.evaluate("[document.querySelectorAll('canvas').length, document.querySelectorAll('#rank-rows tr').length]") \
         == [1, 64]  # fmt: skip
-    assert text_of(page, "#heat-worst li").startswith("rank 613 on gpu-node-306 1.5")
+    assert text_of(page, "#heat-worst li").startswith("rank 613 on gpu-node-306 slow 1.5")
     assert "rank 613 on gpu-node-306" in text_of(page, "#cause")
     label = page.evaluate("document.querySelector('#heat-canvas').getAttribute('aria-label')")
     assert label.startswith("Own time per step of 64 ranks, and 936 others as quantiles")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
+import httpx
 import pytest
 from support.aggregator.page_server import (
     SECOND,
@@ -73,6 +74,39 @@ def test_every_mention_of_a_rank_leads_to_its_page(tab, served):
     page.click("#tile-culprit a")
     until(page, "!document.querySelector('#rank').hidden")
     assert page.evaluate("location.hash") == "#run=team%2Fone&rank=3"
+
+
+@needs_chromium
+def test_phases_of_a_rank_stand_beside_the_median(tab, served):
+    """Rank 3 loads three times as long as the others."""
+    found = httpx.get(f"{served}/api/v1/runs/team%2Fone/ranks/3/phases").json()
+    assert (found["attempt"], found["compared"], found["stage"]) == (2, 4, None)
+    loader = next(one for one in found["phases"] if one["phase"] == "loader")
+    assert loader["state"] == "loader" and loader["share"] > 2 * loader["median_share"]
+    assert sum(one["share"] for one in found["phases"]) == pytest.approx(1)
+    page = tab(f"{served}/#run=team%2Fone&rank=3")
+    until(page, "document.querySelectorAll('#rank-phase-rows tr').length > 0")
+    rows = page.evaluate(
+        "[...document.querySelectorAll('#rank-phase-rows tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    assert [row[0] for row in rows] == [
+        one["phase"].replace("none", "in no phase") for one in found["phases"]
+    ]
+    shares = [f"{100 * loader[name]:.1f} %" for name in ("share", "median_share")]
+    assert [row[2:4] for row in rows if row[0] == "loader"] == [shares]
+    assert text_of(page, "#rank-gpu") == "GPU NVIDIA H100 80GB HBM3"
+
+
+@needs_chromium
+def test_uuid_of_its_gpu_is_shown(tab, served):
+    page = tab(f"{served}/#run=hung&rank=1")
+    until(page, "document.querySelector('#rank-gpu').innerText.includes('GPU-1')")
+    assert "GPU's UUID GPU-1" in text_of(page, "#rank-gpu")
+
+
+def test_phases_of_a_rank_that_nobody_reported_are_not_found(served):
+    answer = httpx.get(f"{served}/api/v1/runs/hung/ranks/77/phases")
+    assert answer.status_code == 404 and answer.json()["detail"] == "no rank 77 of run 'hung' has reported"
 
 
 @needs_chromium

@@ -80,6 +80,7 @@ def document(account: Account, causes: list[Cause] | None = None) -> AccountDocu
         "samples": account.samples,
         "stall_threshold_seconds": account.threshold_ns / 1e9,
         "errors": figures.input_errors(account),
+        "wrong_figures": figures.wrong_figures(account),
         "step_lines": account.step_lines,
         "moved_clocks": [
             MovedClock(host=host, seconds=one) for host, own in account.moved_clocks.items() for one in own
@@ -370,6 +371,7 @@ def _rank(rank: RankAccount, number: int, role: str) -> Rank:
         "host": rank.host,
         "worker": rank.worker,
         "role": role,
+        "stage": rank.stage,
         "devices": rank.devices,
         "states": _states([ns * rank.devices for ns in rank.states]),
         "steps": {"kept": rank.kept_steps, "lost": rank.lost_steps},

@@ -354,13 +354,15 @@ class Role(TypedDict):
 class Rank(TypedDict):
     """`worker` is the name of a process without a rank, whose `rank` is a number; "" for others.
 
-    `role` is one of the account's `roles` where there are several, else what the rank declares.
+    `role` is one of the account's `roles` where there are several, else what the rank declares. `stage` is its stage of
+    the pipeline, null where it declares none.
     """
 
     rank: int
     host: str
     worker: str
     role: str
+    stage: int | None
     devices: int
     states: dict[str, float]
     steps: Steps
@@ -450,6 +452,8 @@ class AccountDocument(TypedDict):
     Where `is_on_cpu` no rank has a GPU, and they are seconds of processes; false where that is not known. `phases` divides
     compute, largest share first; [] where rows do not have phases, and beyond 4096 ranks. `startup_evaluation_gpu_seconds` is
     the part of `startup` in which ranks evaluated before their first step, of accounts of pages; null elsewhere.
+    `errors` say which declared values cannot be right, `wrong_figures` which figures that makes wrong: "mfu",
+    "compute_efficiency", "hfu" and "throughput".
     `ranks_elsewhere` counts ranks of the run that an account of pages does not have; 0 in all others.
 
     `causes` are largest first; `advice_order` names their states in the order in which to act: what recurs with the
@@ -477,6 +481,7 @@ class AccountDocument(TypedDict):
     samples: int
     stall_threshold_seconds: float
     errors: list[str]
+    wrong_figures: list[str]
     step_lines: StepLines | None
     moved_clocks: list[MovedClock]
     mfu_unknown: str | None

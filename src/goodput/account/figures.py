@@ -446,6 +446,18 @@ def input_errors(account: Account, rate: Throughput | None = None) -> list[str]:
     return errors
 
 
+def wrong_figures(account: Account, rate: Throughput | None = None) -> list[str]:
+    """The figures that declared values make wrong: those of mfu, compute_efficiency and hfu above 1, and throughput."""
+    rate = rate or throughput(account)
+    found = [
+        factor
+        for factor in ("mfu", "compute_efficiency", "hfu")
+        if too_high(account.raw_ratio(factor)) is not None
+    ]
+    is_above_ideal = rate["samples"] and rate["ideal_basis"] == "given" and rate["goodput"] is None
+    return [*found, "throughput"] if is_above_ideal else found
+
+
 def _utilisation_errors(account: Account) -> list[str]:
     """At most one error."""
     first = next((account.ranks[at] for at, seen in enumerate(account.of("observed")) if seen), None)

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 
-from goodput.access.options import add_access_options, listen_address
+from goodput.access.options import add_access_options, listen_address, service_url
 from goodput.cli import (
     OldSpelling,
     fail,
@@ -73,6 +73,8 @@ def add_options(parser) -> None:
         "(default: %(default)s)")  # fmt: skip
     add("--audit-log", metavar="FILE",
         help="append sign-ins, changes of tokens, ends of runs and refusals to this file (default: to the log)")  # fmt: skip
+    add("--grafana", type=grafana_url, metavar="URL",
+        help="link the page's runs and ranks to their boards in this Grafana, as browsers reach it")  # fmt: skip
     add_stream_options(parser, number, memory_bytes)
     add_keep_options(add)
     add_otlp_options(add, number(float, 0.1, 86_400, " seconds"))
@@ -205,6 +207,7 @@ def _aggregator(arguments, authenticator, role, otlp):
             owner=LedgerOwner(ledger, is_shared=role is not None),
             otlp=otlp,
             stream=role,
+            grafana=arguments.grafana,
         )
     except TooSmall as error:
         raise _Failed(f"--memory: {error}", 2) from None
@@ -221,6 +224,12 @@ def _ingest_worker(arguments, authenticator, role):
         return create_ingest_app(role, authenticator, _memory_bound(arguments.memory))
     except TooSmall as error:
         raise _Failed(f"--memory: {error}", 2) from None
+
+
+def grafana_url(text: str) -> str:
+    """An argparse type: the URL of a Grafana, perhaps below a path, without a slash at its end."""
+    service_url(text, "Grafana asks for one itself", "https://grafana.example.com")
+    return text.rstrip("/")
 
 
 def memory_bytes(text: str) -> int:

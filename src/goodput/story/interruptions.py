@@ -9,7 +9,7 @@ from typing import Any
 
 from goodput.account.account import NO_FAILURE
 from goodput.account.states import INDEX, PLANNED, STATES
-from goodput.account.text import UNKNOWN_STEP, duration, on
+from goodput.account.text import UNKNOWN_STEP, duration, on, unit_of
 from goodput.story.incident import Incident, hosts_of, listed, on_host
 from goodput.story.recording import Pause, Recording, Save, Track
 
@@ -43,7 +43,7 @@ def restarts(document: Mapping[str, Any], recording: Recording) -> list[Incident
         )
         if lost or restart["lost_gpu_seconds"]:
             steps = f"{lost} steps of ranks" if lost else "an unfinished step"
-            one.measured(f"{steps} lost, {duration(restart['lost_gpu_seconds'])} of GPU time")
+            one.measured(f"{steps} lost, {duration(restart['lost_gpu_seconds'])} of {unit_of(document)} time")
         found.append(one)
     return found
 

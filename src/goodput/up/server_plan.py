@@ -99,7 +99,11 @@ def plan(options: Options) -> tuple[list[Server], dict[str, str]]:
     servers = [
         build(options, source, programs[name], ports) for name, build in builders.items() if name in programs
     ]
-    return [_aggregator(options, ports), *servers, _node(options, ports)], absent
+    return [
+        _aggregator(options, ports, has_grafana="grafana" in programs),
+        *servers,
+        _node(options, ports),
+    ], absent
 
 
 def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
@@ -123,9 +127,10 @@ def _programs(options: Options) -> tuple[dict[str, str], dict[str, str]]:
     return programs, absent
 
 
-def _aggregator(options: Options, ports: Mapping[str, int]) -> Server:
+def _aggregator(options: Options, ports: Mapping[str, int], has_grafana: bool) -> Server:
     command = [sys.executable, "-m", "goodput", "serve", "--listen", f"{HOST}:{ports['aggregator']}"]
     command += ["--ledger", f"sqlite:///{options.data / 'ledger.db'}"]
+    command += ["--grafana", f"http://{HOST}:{ports['grafana']}"] if has_grafana else []
     return Server("aggregator", command, ports["aggregator"], "/healthz")
 
 

@@ -43,7 +43,7 @@ class RankProcess:
     def __init__(self, run: str, rank: int, attempt: int, world_size: int, start_ns: int, **identity):
         self.identity = schema.Identity(
             run=run, rank=rank, attempt=attempt, world_size=world_size, host=f"gpu-node-{rank // 2:02d}",
-            pid=1000 * attempt + rank, start_ns=start_ns, device="NVIDIA H100 80GB HBM3", **identity,
+            pid=1000 * attempt + rank, start_ns=start_ns, **({"device": "NVIDIA H100 80GB HBM3"} | identity),
         )  # fmt: skip
         self.now_ns = self.last_ns = start_ns
         self.totals, self.outside = [0] * len(PHASES), [0] * len(PHASES)
@@ -158,8 +158,8 @@ def serving(app):
         listener.close()
 
 
-def aggregator(folder):
-    return app_module.create_app(f"sqlite:///{folder}/ledger.db")
+def aggregator(folder, **options):
+    return app_module.create_app(f"sqlite:///{folder}/ledger.db", **options)
 
 
 def document(url: str, run: str) -> dict:

@@ -39,9 +39,13 @@ class RunCulprit(Struct):
 
 
 class RunSummary(Struct):
-    """A run in one row. `culprit` is null where nothing stands out. `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost
-    in dollars or null without a price. `end` of a running run is the time up to which the row counts: that of one whose
-    status is `pending`, since its first account is being computed, counts nothing and ends where the run starts."""
+    """A run in one row. `culprit` is null where nothing stands out.
+
+    `states` has GPU-seconds of the states that occur; waste is what was not productive, its cost in dollars or null
+    without a price. `gpus` are those of all its ranks; where `is_on_cpu` there are none, and seconds are of processes.
+    `end` of a running run is the time up to which the row counts: that of one whose status is `pending`, since its first
+    account is being computed, counts nothing and ends where the run starts.
+    """
 
     run: str
     status: str
@@ -59,6 +63,8 @@ class RunSummary(Struct):
     cost: float | None
     waste_cost: float | None
     culprit: RunCulprit | None = None
+    gpus: int = 0
+    is_on_cpu: bool = False
 
 
 class RunPage(Struct):
@@ -206,4 +212,6 @@ def summary_of(account: Account) -> RunSummary:
         cost=dollars and dollars["total"],
         waste_cost=dollars and dollars["total"] - (dollars["states"]["productive"] or 0.0),
         culprit=_culprit(account),
+        gpus=0 if account.is_on_cpu else sum(account.of("all_devices")),
+        is_on_cpu=account.is_on_cpu,
     )

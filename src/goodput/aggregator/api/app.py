@@ -32,12 +32,12 @@ from goodput.aggregator.api import (
     health_routes,
     ingest_route,
     installation_route,
+    page_routes,
     run_routes,
 )
 from goodput.aggregator.api.exposition import Exposition
 from goodput.aggregator.api.ingest_route import IngestRoute
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
-from goodput.aggregator.api.page_routes import add_page
 from goodput.aggregator.api.responses import REFERENCE, access_of, unavailable
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.run_series import RANKS_SHOWN
@@ -92,13 +92,14 @@ def create_app(
     owner: LedgerOwner | None = None,
     stream: StreamRole | None = None,
     always_fresh: bool = False,
+    grafana: str | None = None,
 ) -> FastAPI:
     """The aggregator as an ASGI app over the ledger at `ledger_url` (an SQLAlchemy URL), which it compacts as in `keep`.
 
     With an `owner` it ends unless it alone serves the ledger, or with a `stream` all that do are over this one.
 
     Without an authenticator every client that names this machine as its host has full access. `always_fresh` is Accounts'.
-    A process that is not known may have begun `start_days_max` ago; None is no bound.
+    A process that is not known may have begun `start_days_max` ago; None is no bound. `grafana` is PageSettings'.
     """
     authenticator = authenticator or RequestAuthenticator()
     memory, clock = memory or MemoryBound(), clock or SteadyClock()
@@ -122,8 +123,8 @@ def create_app(
     snapshots = Snapshots(accounts, ingest, INTERIM_SECONDS if stream else None)
     works = [hangs, exposition.keep_fresh, *maintenance.works(), snapshots.run, memory.run]
     works += [_following_steps(clock, clocks, store, accounts), *_exports(exposition, otlp)]
-    works += [Abandonment(accounts, ender, abandoned_seconds).run]
-    works += [partial(_check_owner, owner, startup)] if owner else []
+    checks = [partial(_check_owner, owner, startup)] if owner else []
+    works += [Abandonment(accounts, ender, abandoned_seconds).run, *checks]
     member = stream.member(ledger, ingest, accounts, maintenance.memory, memory) if stream else None
     run_check = _run_check(store, maintenance.memory, member)
     app = _api(_lifespan(startup, reloads, works, history, member), run_check)
@@ -134,8 +135,7 @@ def create_app(
     app.state.ledger_url, app.state.authenticator, app.state.startup = ledger.url, authenticator, startup
     app.state.pushes = IngestRoute(stream.pushed if stream else ingest, authenticator, memory, startup.check)
     app.push = RequestMiddleware(app.state.pushes, authenticator, startup.check)
-    # Answers 405 to other methods; POST does not get here.
-    app.router.routes.append(Route(ingest_route.PATH, app.state.pushes, methods=["POST"]))
+    app.router.routes.append(Route(ingest_route.PATH, app.state.pushes, methods=["POST"]))  # 405 to others
     sign_in.add_routes(app, authenticator)
     access_route.add_access_route(app, authenticator)
     health_routes.add_health_routes(app, health)
@@ -144,7 +144,7 @@ def create_app(
     timelines = run_routes.add_run_routes(app, accounts, stories, maintenance.memory.summaries)
     memory.ways = _ways_of_freeing(accounts, maintenance.memory, (timelines, stories))
     _add_operations(app, exposition, startup, clocks, stream)
-    add_page(app)
+    page_routes.add_page(app, grafana)
     return app
 
 
@@ -266,6 +266,7 @@ class App(FastAPI):
             types = (
                 *(*run_routes.DOCUMENTS, *health_routes.DOCUMENTS),
                 *(*end_route.DOCUMENTS, *access_route.DOCUMENTS, *installation_route.DOCUMENTS),
+                *page_routes.DOCUMENTS,
             )
             _, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
             document = super().openapi()

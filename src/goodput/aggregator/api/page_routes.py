@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, HTTPException, Response
+from msgspec import Struct
 from starlette.responses import FileResponse
 
 from goodput import web
+from goodput.aggregator.api.responses import json_of, json_response
 from goodput.aggregator.http.headers import PAGE_POLICY
 
 _HEADERS = {"Cache-Control": "no-cache", "Content-Security-Policy": PAGE_POLICY}
 
 
-def add_page(app: FastAPI) -> None:
+class PageSettings(Struct):
+    """Settings of the built-in page. `grafana` is the URL of the Grafana that has the boards, without a slash at its end."""
+
+    grafana: str | None
+
+
+DOCUMENTS = (PageSettings,)
+
+
+def add_page(app: FastAPI, grafana: str | None = None) -> None:
     """To be added last: the routes match any name."""
     media_types = web.assets()
+
+    @app.get("/api/v1/page", responses=json_of(PageSettings), summary="Settings of the built-in page")
+    async def settings() -> Response:
+        return json_response(PageSettings(grafana))
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:

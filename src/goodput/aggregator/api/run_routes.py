@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
 
 from goodput.account.collectives.document_types import RankCollectives
 from goodput.account.document import rank_collectives
 from goodput.account.document_types import AccountDocument
 from goodput.aggregator.accounts.accounts import Accounts, RunDocument
+from goodput.aggregator.accounts.rank_phases import RankPhases, rank_phases
 from goodput.aggregator.accounts.rolling import RollingWindows
 from goodput.aggregator.accounts.run_summaries import RunPage, RunSummaries, StoredSummaries
+from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.stories import Stories
 from goodput.aggregator.accounts.timelines.timeline import POINTS_MAX, Timeline
 from goodput.aggregator.accounts.timelines.timeline_cache import TimelineCache
@@ -26,7 +28,9 @@ from goodput.aggregator.api.responses import (
 )
 from goodput.story.document_types import Story
 
-DOCUMENTS = (AccountDocument, RankCollectives, RollingWindows, RunDocument, RunPage, Story, Timeline)
+DOCUMENTS = (
+    *(AccountDocument, RankCollectives, RankPhases, RollingWindows, RunDocument, RunPage, Story, Timeline),
+)
 RANKS_LISTED_MAX = 1024
 RUNS_LISTED_MAX = 1000
 SEARCH_CHARS_MAX = 128
@@ -34,6 +38,7 @@ POINTS = 120
 _Limit = Annotated[int, Query(ge=1, le=RUNS_LISTED_MAX)]
 _Offset = Annotated[int, Query(ge=0, le=1_000_000)]
 _Ranks = Annotated[int, Query(ge=1, le=RANKS_LISTED_MAX)]
+_Rank = Annotated[int, Path(ge=0, le=999_999_999)]
 _Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX)]
 _Order = Literal["newest", "open"]
 _Points = Annotated[int, Query(ge=1, le=POINTS_MAX)]
@@ -45,7 +50,7 @@ def add_run_routes(
     """The last of the routes under /runs/, since a run's name may contain slashes. Returns the cache of timelines."""
     summaries, timelines = RunSummaries(accounts, stored), TimelineCache(accounts)
     _add_story_route(app, stories)
-    _add_collectives_route(app, accounts)
+    _add_rank_routes(app, accounts)
 
     @app.get(
         "/api/v1/runs",
@@ -121,7 +126,7 @@ def _add_story_route(app: FastAPI, stories: Stories) -> None:
         return json_response(await stories.get(run, access_of(request).token_id))
 
 
-def _add_collectives_route(app: FastAPI, accounts: Accounts) -> None:
+def _add_rank_routes(app: FastAPI, accounts: Accounts) -> None:
     @app.get(
         "/api/v1/runs/{run:run}/collectives",
         responses=json_of(RankCollectives) | NOT_FOUND,
@@ -130,3 +135,14 @@ def _add_collectives_route(app: FastAPI, accounts: Accounts) -> None:
     async def collectives(run: str, limit: _Ranks = 64, offset: _Offset = 0) -> Response:
         """`total` counts the ranks with time in `communication`, `straggler` and `bubble`, of which `offset` are skipped."""
         return json_response(rank_collectives(await accounts.latest(run), limit, offset))
+
+    @app.get(
+        "/api/v1/runs/{run:run}/ranks/{rank}/phases",
+        responses=json_of(RankPhases) | NOT_FOUND,
+        summary="The phases of a rank's newest attempt, beside the median of its group",
+    )
+    async def phases(run: str, rank: _Rank) -> Response:
+        try:
+            return json_response(await in_slices(rank_phases(accounts.store, run, rank)))
+        except KeyError:
+            raise HTTPException(404, f"no rank {rank} of run {run!r} has reported") from None

@@ -3,6 +3,7 @@
 //   #run=NAME                      a run
 //   #run=NAME&from=SECONDS&to=SECONDS   a part of its time
 //   #run=NAME&rank=N              one of its ranks
+//   #run=NAME&stage=N             a run with the ranks of a stage of its pipeline
 //   #runs&q=WORDS&sort=ORDER       the list, filtered and ordered
 //   #installation                  the aggregator and the agents themselves
 //   (nothing)                      the only run, or the list
@@ -13,17 +14,17 @@ import { runAddress } from "./text/addresses.js";
 
 const isList = () => /^#runs(&|$)/.test(location.hash);
 
-// {run, rank: number or null, window: [from, to] or null} of a run, else {list, installation}: whether these were requested.
+// {run, rank and stage: number or null, window: [from, to] or null} of a run, else {list, installation}: whether these were requested.
 export function parseAddress() {
-  const match = /^#run=(.*?)(?:&rank=(\d{1,9})|&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
+  const match = /^#run=(.*?)(?:&rank=(\d{1,9})|&stage=(\d{1,9})|&from=([\d.]{1,20})&to=([\d.]{1,20}))?$/s.exec(location.hash);
   if (!match) return { list: isList(), installation: location.hash === "#installation" };
-  const [from, to] = [Number(match[3]), Number(match[4])];
+  const [from, to] = [Number(match[4]), Number(match[5])];
   const window = from < to ? [from, to] : null;
-  const rank = match[2] === undefined ? null : Number(match[2]);
+  const [rank, stage] = [match[2], match[3]].map((digits) => (digits === undefined ? null : Number(digits)));
   try {
-    return { run: decodeURIComponent(match[1]), rank, window };
+    return { run: decodeURIComponent(match[1]), rank, stage, window };
   } catch {
-    return { run: match[1], rank, window };
+    return { run: match[1], rank, stage, window };
   }
 }
 

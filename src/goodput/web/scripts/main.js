@@ -8,6 +8,7 @@ import { clearSelection, closeTimeline, listenToTimeline } from "./charts/timeli
 import { closeTip, listenToTip } from "./charts/tip.js";
 import { Busy, runPath } from "./data/api.js";
 import { file } from "./data/file.js";
+import { loadGrafana } from "./data/grafana.js";
 import { get, isLive } from "./data/source.js";
 import { $, ROWS, text } from "./dom/nodes.js";
 import { showInstallation } from "./installation/installation.js";
@@ -15,12 +16,13 @@ import { listenToKeyboard } from "./keyboard.js";
 import { drawLog, showMoreProblems } from "./run/log_problems.js";
 import { closeRecentWindows } from "./run/recent_windows.js";
 import { closeRank, drawRank } from "./rank/rank.js";
-import { drawRun, openRun, orderRanks, showHost, view } from "./run/run.js";
+import { drawRun, openRun, orderRanks, showHost, showStage, view } from "./run/run.js";
 import { drawSections, listenToSections } from "./run/sections.js";
 import { followSelection } from "./run/selection.js";
 import { closeStory } from "./run/story.js";
 import { drawRuns, list, sortBy } from "./runs/list.js";
 import { followNodeAlerts } from "./runs/node_alerts.js";
+import { closeTrends } from "./runs/trend.js";
 import { count, duration, percent } from "./text/numbers.js";
 import { nameText } from "./text/states.js";
 import { rankAddress, runAddress } from "./text/addresses.js";
@@ -51,7 +53,7 @@ async function loadRuns(signal) {
 }
 
 async function refresh(signal) {
-  let { run, rank = null, list: listed, installation = false, window = null } = parseAddress();
+  let { run, rank = null, stage = null, list: listed, installation = false, window = null } = parseAddress();
   if (installation && isLive) {
     await showInstallation(signal);
     closeRun();
@@ -64,12 +66,13 @@ async function refresh(signal) {
   }
   if (run === undefined) return showList();
   const account = await get(runPath(run), signal);
+  closeTrends();
   if (view.name !== run) {
     runScroll = 0;
     openRun(run);
   }
   Object.assign(view, { run: account, window: isLive ? window : null });
-  return rank === null ? showRun() : showRank(rank);
+  return rank === null ? showRun(stage) : showRank(rank);
 }
 
 async function poll() {
@@ -138,7 +141,7 @@ function showList() {
   return show("runs", "goodput");
 }
 
-function showRun() {
+function showRun(stage = null) {
   text($("missing-name"), nameText(view.name));
   if (view.run === null) {
     closeRun();
@@ -147,7 +150,8 @@ function showRun() {
   // Shown before it is drawn: hidden charts have no width.
   show("run", `${percent(view.run.factors.goodput)} ${nameText(view.run.run)} – goodput`);
   followSelection(view, redraw);
-  return drawRun();
+  drawRun();
+  return showStage(stage);
 }
 
 function showRank(rank) {
@@ -242,5 +246,7 @@ document.body.classList.toggle("in-file", !isLive);
 listen();
 readListAddress();
 poll();
-if (isLive) showAllowed();
-else drawLog();
+if (isLive) {
+  showAllowed();
+  loadGrafana();
+} else drawLog();

@@ -3,6 +3,7 @@
 // One SVG path per state and a group per mark; redrawn only when the data or the width changes.
 
 import { svg } from "../dom/nodes.js";
+import { capitalised } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { tickTime } from "../text/time.js";
 
@@ -42,11 +43,11 @@ export class Areas {
     for (const name of ["y1", "y2"]) this.lines[1].setAttribute(name, at.y);
   }
 
-  draw(data, { cursor, selected }) {
+  draw(data, { worker, cursor, selected }) {
     const wide = Math.max(Math.floor(this.root.clientWidth), 240);
     if (this.root.clientWidth === 0) return;
     if (data !== this.data || wide !== this.wide) {
-      Object.assign(this, { data, wide });
+      Object.assign(this, { data, wide, worker });
       this.paint();
     }
     this.place(cursor, selected);
@@ -65,7 +66,7 @@ export class Areas {
     const { wide, data } = this;
     const high = MARKS_HEIGHT + HEIGHT + AXIS_HEIGHT;
     const root = svg("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, role: "img",
-      "aria-label": "GPU time by state over the run's life, each bucket 100 %" });
+      "aria-label": `${capitalised(this.worker)} time by state over the run's life, each bucket 100 %` });
     this.areas = stacked(data.buckets);
     for (const area of this.areas) {
       root.append(svg("path", { d: this.outline(area), "data-area": area.state, ...hatched(area.state) }));

@@ -4,9 +4,11 @@
 // One canvas for any number of ranks, from `heat` of the timeline: the ranks that deviate, and the others as quantiles.
 // The slowest ranks are also a list of buttons, and the cell under the cursor is described in text.
 
-import { $, attribute, keyed, put, text } from "../dom/nodes.js";
+import { $, attribute, field, keyed, put, text } from "../dom/nodes.js";
+import { linkedText } from "../dom/rank_links.js";
 import { followPointer } from "./tip.js";
-import { plural, stepTime, times } from "../text/numbers.js";
+import { rankRows, waiting } from "../run/ranks.js";
+import { percent, plural, stepTime, times } from "../text/numbers.js";
 import { localSpan } from "../text/time.js";
 
 const LISTED = 8;
@@ -100,11 +102,25 @@ function paintRows(pen, ink, scale, cell, rowPixels) {
   pen.strokeRect(LABEL_PIXELS + view.column * cell, view.row * rowPixels, cell, rowPixels - 1);
 }
 
+// Those that others waited for most first.
+function slowestRanks() {
+  const ranks = rankRows(view.run);
+  const slow = view.rows.filter((row) => row.rank !== undefined && row.excess >= SLOW).map((row) => {
+    const { stage = null, slow: culprit = "", tag = "", urgency = 0, caused = null, stageCaused = 0 } = ranks.get(row.rank) ?? {};
+    return { ...row, caused: waiting({ caused, stageCaused }), stage: stage === null ? "" : `stage ${stage}`,
+      tag: culprit || (urgency > 0 ? tag : "") };
+  });
+  return slow.sort((a, b) => b.caused - a.caused || b.excess - a.excess).slice(0, LISTED);
+}
+
 function drawSlowest() {
-  const slowest = view.rows.filter((row) => row.rank !== undefined && row.excess >= SLOW).slice(0, LISTED);
+  const slowest = slowestRanks();
   $("heat-even").hidden = slowest.length > 0;
   keyed($("heat-worst"), "t-worst", slowest, (row) => row.rank, (node, row) => {
-    put(node, { rank: row.name, host: row.host ? `on ${row.host}` : "", excess: `${times(row.excess)} the median` });
+    const caused = row.caused > 0 ? `, ${percent(row.caused)} of the waiting` : "";
+    put(node, { rank: row.name, host: row.host ? `on ${row.host}` : "", tag: row.tag, excess: `${times(row.excess)} the median${caused}` });
+    linkedText(field(node, "stage"), row.stage, view.name);
+    attribute(field(node, "tag"), "class", `tag ${row.tag.replace(" ", "-")}`);
     node.querySelector("button").dataset.rank = row.rank;
     attribute(node.querySelector("button"), "title", "Show the page of this rank");
   });
@@ -123,7 +139,7 @@ function cellText(row, column) {
 }
 
 function describeCell() {
-  text($("heat-words"), cellText(view.rows[view.row], view.column).join(" · "));
+  linkedText($("heat-words"), cellText(view.rows[view.row], view.column).join(" · "), view.name);
 }
 
 // [row, column] at a position of the pointer.

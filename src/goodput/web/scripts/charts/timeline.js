@@ -8,7 +8,7 @@ import { Poll } from "../data/poll.js";
 import { isLive } from "../data/source.js";
 import { $, attribute, keyed, put, showTime, text } from "../dom/nodes.js";
 import { Table, drawStateName, stateName, timeCell } from "../dom/table.js";
-import { count, duration, gpuTime, percent, plural } from "../text/numbers.js";
+import { count, duration, percent, plural, workerOf, workTime } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { localSpan, localTime } from "../text/time.js";
 import { Areas } from "./areas.js";
@@ -29,7 +29,7 @@ const productive = (bucket) => percent((bucket.states.productive ?? 0) / bucket.
 const areas = new Areas($("timeline-picture"));
 const table = new Table($("timeline-table"), "timeline-rows", [
   { name: "from", head: "From", label: "From", build: timeCell, draw: (cell, bucket) => showTime(cell.firstElementChild, bucket.start) },
-  { name: "time", head: "GPU time", class: "n", value: (bucket) => gpuTime(bucket.gpu_seconds) },
+  { name: "time", head: "Time", class: "n", value: (bucket) => workTime(bucket.gpu_seconds, workerOf(state.run)) },
   { name: "productive", head: "Productive", class: "n", value: productive },
   { name: "cause", head: "Most of the rest", build: stateName, draw: drawLargest },
 ]);
@@ -71,7 +71,7 @@ function draw() {
   listeners.drawHeatMap(ready ? data.heat : data ? null : undefined, state.run, poll.error);
   if (!ready) return;
   if (state.cursor === null || state.cursor >= data.buckets.length) state.cursor = data.buckets.length - 1;
-  areas.draw(data, { cursor: state.cursor, selected: state.selected ?? bucketsOf(window) });
+  areas.draw(data, { worker: workerOf(state.run), cursor: state.cursor, selected: state.selected ?? bucketsOf(window) });
   drawWords();
   drawTable();
 }
@@ -101,7 +101,7 @@ function describe(i) {
   const bucket = state.data.buckets[i];
   const shares = Object.entries(bucket.states).sort((a, b) => b[1] - a[1]);
   const named = shares.slice(0, STATES_NAMED).map(([name, seconds]) => `${name} ${percent(seconds / bucket.gpu_seconds)}`);
-  const what = bucket.gpu_seconds > 0 ? named.join(", ") : "no GPUs allocated";
+  const what = bucket.gpu_seconds > 0 ? named.join(", ") : `no ${state.run.is_on_cpu ? "processes" : "GPUs"} allocated`;
   return [localSpan(bucket.start, bucket.end), what, ...marksIn(bucket).map(markText)].join(" · ");
 }
 
@@ -114,7 +114,7 @@ function linesAt(event, box) {
   if (found === null) return null;
   const bucket = state.data.buckets[areas.bucketAt(at.x)];
   const marks = marksIn(bucket).map(markText);
-  return [localSpan(bucket.start, bucket.end), `${found.state} ${percent(found.share)}, ${gpuTime(bucket.states[found.state] ?? 0)}`,
+  return [localSpan(bucket.start, bucket.end), `${found.state} ${percent(found.share)}, ${workTime(bucket.states[found.state] ?? 0, workerOf(state.run))}`,
     MEANINGS[found.state] ?? "", ...marks];
 }
 

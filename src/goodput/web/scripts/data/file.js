@@ -19,6 +19,12 @@ export async function getFromFile(path) {
   return view === undefined ? (run ?? null) : null;
 }
 
+// Those of the ranks that are listed and of those that were never seen.
+function gpusOf({ is_on_cpu: onCpu, ranks, unseen_ranks: unseen = [] }) {
+  const sum = (rows, of) => rows.reduce((total, row) => total + of(row), 0);
+  return onCpu ? 0 : sum(ranks, (one) => one.devices) + sum(unseen, (one) => one.devices * one.ranks);
+}
+
 // A row of the list of runs, as api/v1/runs has it.
 function summary(run) {
   const { productive } = run.states;
@@ -26,7 +32,7 @@ function summary(run) {
   return {
     run: run.run, status: run.status, start: run.start, end: run.end, world_size: run.world_size,
     gpu_seconds: run.gpu_seconds, goodput: run.factors.goodput, mfu: run.factors.mfu,
-    restarts: run.restarts.length, leading_cause: leadingCause(run), hang: false, states: run.states,
+    gpus: gpusOf(run), is_on_cpu: run.is_on_cpu ?? false, restarts: run.restarts.length, leading_cause: leadingCause(run), hang: false, states: run.states,
     waste_gpu_seconds: run.gpu_seconds - productive,
     culprit: culprit === null && stage === null ? null : { rank: culprit, stage: culprit === null ? stage : null,
       host: run.ranks.find((one) => one.rank === culprit)?.host ?? null },

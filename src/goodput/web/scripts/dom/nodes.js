@@ -1,7 +1,7 @@
 // DOM helpers that change a node only where its value changed, so that focus, selection and scrolling survive a refresh.
 // Names come from outside: they are only ever set as text or attributes, never parsed as HTML.
 
-import { count, gpuTime, tenths, tenthsText } from "../text/numbers.js";
+import { count, tenths, tenthsText, workerOf, workTime } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { localTime, utcTime } from "../text/time.js";
 
@@ -62,8 +62,9 @@ export function keyed(parent, create, items, keyOf, update) {
 
 const cloned = (template) => $(template).content.firstElementChild.cloneNode(true);
 
-// A stacked bar of GPU time by state; with a `marked` state the others are dimmed. Only a tall bar has room for names.
-export function bar(node, states, label, marked) {
+// A stacked bar of the time of a run's GPUs or processes by state; with a `marked` state the others are dimmed. Only a tall
+// bar has room for names.
+export function bar(node, states, label, run, marked) {
   const names = Object.keys(states);
   const shares = tenths(Object.values(states));
   const parts = names.map((state, i) => ({ state, share: shares[i] })).filter((part) => part.share > 0);
@@ -72,7 +73,7 @@ export function bar(node, states, label, marked) {
     const name = `${state} ${tenthsText(share)} %`;
     const dim = marked in MEANINGS && marked !== state ? " dim" : "";
     attribute(segment, "class", `s-${state in MEANINGS ? state : "other"}${dim}`);
-    attribute(segment, "data-tip", `${label}\n${name}, ${gpuTime(states[state])}\n${MEANINGS[state] ?? ""}`);
+    attribute(segment, "data-tip", `${label}\n${name}, ${workTime(states[state], workerOf(run))}\n${MEANINGS[state] ?? ""}`);
     segment.style.setProperty("flex-grow", share);
     if (segment.firstElementChild) text(segment.firstElementChild, name);
   });

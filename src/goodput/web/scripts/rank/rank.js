@@ -1,6 +1,6 @@
 // The page of one rank of a run: its own time against the median of its group, its states, its node, GPU and stack.
 
-import { rankLink } from "../dom/rank_links.js";
+import { putLinked, rankLink } from "../dom/rank_links.js";
 import { $, attribute, bar, field, keyed, put, text } from "../dom/nodes.js";
 import { Poll } from "../data/poll.js";
 import { runPath } from "../data/api.js";
@@ -10,7 +10,9 @@ import { runAddress } from "../text/addresses.js";
 import { count, duration, percent, plural, stepTime, times } from "../text/numbers.js";
 import { nameText } from "../text/states.js";
 import { zonedTime } from "../text/time.js";
+import { drawBoards } from "../data/grafana.js";
 import { drawOwnTime } from "./own_time.js";
+import { closePhases, declaredOf, followPhases } from "./phases.js";
 import { drawRankStates } from "./states.js";
 
 const EVERY_MS = 20_000;
@@ -31,12 +33,14 @@ export function drawRank(run, number) {
 }
 
 export function closeRank() {
+  closePhases();
   state.timeline.stop();
   state.health.stop();
   state = fresh(null);
 }
 
 function follow(run, number) {
+  followPhases(run, number, () => draw(run, number));
   const then = (apply) => (answer) => {
     if (answer) apply(answer);
     draw(run, number);
@@ -67,10 +71,11 @@ function draw(run, number) {
     node.classList.toggle("unknown", value === "unknown");
   });
   drawOwnTime(state.heat, number, state.timeline.error);
-  bar($("rank-bar"), rank.states, `rank ${number}`);
+  bar($("rank-bar"), rank.states, `rank ${number}`, run);
   drawRankStates(rank, group);
   drawNode(run, rank, live);
   drawStack(run, number);
+  drawBoards($("rank-boards"), run, [["Grafana: this rank", "goodput-rank", { rank: number }], ["Grafana: its run's nodes", "goodput-node"]]);
 }
 
 function tiles(run, rank, live, now) {
@@ -83,7 +88,8 @@ function tiles(run, rank, live, now) {
       : `${stepTime(own.seconds)} against ${stepTime(own.median)}, the median`],
     ["waiting that it caused", caused ? percent(caused.share) : run.straggler.slowdown === null ? "unknown" : "0.0 %",
       "share of the time in which others waited for a slower rank"],
-    ...(live ? [["last step", live.step === null ? "none" : count(live.step), now.now],
+    ...(live ? [["last step", live.step === null ? "none" : count(live.step), now.now]] : []),
+    ...(run.is_on_cpu ? [] : live ? [
       ["GPU", live.gpu_activity === null ? "unknown" : `${percent(live.gpu_activity)} active`,
         live.gpu_watts === null ? plural(rank.devices, "device") : `${count(live.gpu_watts)} W, ${plural(rank.devices, "device")}`]]
       : [["GPU", plural(rank.devices, "device"), "allocated to this rank"]]),
@@ -102,6 +108,7 @@ function ownTime(number) {
 function drawNode(run, rank, live) {
   const others = run.ranks.filter((one) => one.host === rank.host && one.rank !== rank.rank);
   text($("rank-host"), rank.host || "unnamed");
+  drawGpu(run, rank);
   text($("rank-seen"), !live ? "" : live.alive ? `Its last report is ${duration(live.report_age_seconds)} old.`
     : `Its process has ended: ${live.ended || "unknown why"}.`);
   text($("rank-alone"), others.length === 0 ? "No other rank of this run is on it." : "");
@@ -114,6 +121,20 @@ function drawNode(run, rank, live) {
   keyed($("rank-events"), "t-item", events, (event) => `${event.node} ${event.number}`, (node, event) => {
     const what = [event.kind.replaceAll("_", " "), event.code || "", event.name].filter(Boolean).join(" ");
     text(node, `${zonedTime(event.time)}: ${event.severity}, ${what}${event.device ? `, ${event.device}` : ""}`);
+  });
+}
+
+// The GPU and the stage, each where it is known.
+function drawGpu(run, rank) {
+  const { device = "", device_uuid: uuid = "" } = declaredOf() ?? {};
+  const stage = rank.stage ?? null;
+  const facts = [
+    [run.is_on_cpu ? "Device" : "GPU", device], [run.is_on_cpu ? "Device's UUID" : "GPU's UUID", uuid],
+    ["Pipeline stage", stage === null ? "" : `stage ${stage}`], ["Role", rank.role ?? ""],
+  ].filter(([, value]) => value !== "");
+  keyed($("rank-gpu"), "t-fact", facts, ([name]) => name, (node, [name, value]) => {
+    put(node, { name });
+    putLinked(node, { value }, run.run);
   });
 }
 

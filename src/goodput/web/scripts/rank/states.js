@@ -6,7 +6,7 @@ import { shareOf } from "../run/ranks.js";
 import { duration, percent } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 
-const STANDS_OUT = 0.02; // As a share of the rank's time.
+export const STANDS_OUT = 0.02; // As a share of the rank's time.
 
 const table = new Table($("rank-states"), "rank-state-rows", [
   { name: "state", head: "State", build: () => [make("i", { class: "swatch" }), make("span")], draw: (cell, row) => {
@@ -20,7 +20,7 @@ const table = new Table($("rank-states"), "rank-state-rows", [
   { name: "meaning", head: "What it is", class: "meaning", value: (row) => MEANINGS[row.state] ?? "" },
 ]);
 
-const difference = ({ share, median }) => `${share < median ? "−" : "+"}${(100 * Math.abs(share - median)).toFixed(1)}`;
+export const difference = ({ share, median }) => `${share < median ? "−" : "+"}${(100 * Math.abs(share - median)).toFixed(1)}`;
 
 export function drawRankStates(rank, group) {
   const own = shareOf(rank);

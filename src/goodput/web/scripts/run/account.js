@@ -3,7 +3,7 @@
 
 import { $, attribute, bar, make, put, swatch, text, width } from "../dom/nodes.js";
 import { Table } from "../dom/table.js";
-import { dollars, gpuTime, gpuUnit, percent, tenths, tenthsText } from "../text/numbers.js";
+import { dollars, percent, tenths, tenthsText, unitOf, workerOf, workTime } from "../text/numbers.js";
 import { basis, gain, meaningOf } from "./cause.js";
 import { stateCost, stateTitle } from "./figures.js";
 
@@ -12,7 +12,7 @@ let run = null;
 const COLUMNS = [
   { name: "state", head: "State", build: stateButton, draw: drawState },
   { name: "bar", head: "Share of all", class: "wide", build: cascadeBar, draw: drawCascade },
-  { name: "time", head: "GPU time", class: "n", build: () => [], draw: drawTime },
+  { name: "time", head: "Time", class: "n", build: () => [], draw: drawTime },
   { name: "percent", head: "Percent", class: "n", value: (row) => tenthsText(row.share) },
   { name: "cost", head: "Cost", class: "n costs", value: (row) => stateCost(run, row.state) },
   { name: "gain", head: "Without\u00a0it", class: "n", title: "How many times as fast the run would be without it: by replay of its steps where they are known, else by its share alone",
@@ -29,11 +29,11 @@ export function drawAccount(shownRun, marked) {
     cause: run.causes.find((one) => one.state === state), marked: marked === state }));
   let from = 0;
   for (const row of rows) [row.from, from] = [from, from + row.share];
-  bar($("account-bar"), run.states, "time account", marked);
-  table.setHead("time", gpuUnit(run.gpu_seconds).name);
+  bar($("account-bar"), run.states, "time account", run, marked);
+  table.setHead("time", unitOf(run).head);
   table.draw(rows.filter((row) => row.seconds > 0), (row) => row.state);
   const sum = shares.reduce((total, share) => total + share, 0);
-  put($("account-total"), { total: gpuUnit(run.gpu_seconds).text(run.gpu_seconds), percent: tenthsText(sum),
+  put($("account-total"), { total: unitOf(run).text(run.gpu_seconds), percent: tenthsText(sum),
     cost: dollars(run.cost?.total, run.cost?.total) });
 }
 
@@ -45,7 +45,7 @@ function cascadeBar() {
 function drawCascade(cell, row) {
   const part = cell.firstElementChild.firstElementChild;
   attribute(part, "class", `s-${row.state}${row.marked ? " marked" : ""}`);
-  attribute(cell.firstElementChild, "data-tip", `${row.state} ${tenthsText(row.share)} %, ${gpuTime(row.seconds)}\n${meaningOf(run, row.state)}` +
+  attribute(cell.firstElementChild, "data-tip", `${row.state} ${tenthsText(row.share)} %, ${workTime(row.seconds, workerOf(run))}\n${meaningOf(run, row.state)}` +
     (row.state === "productive" && run.factors.mfu !== null ? `\n${percent(run.factors.mfu)} useful work (MFU), the rest slower than the peak` : ""));
   part.style.setProperty("margin-left", `${row.from / 10}%`);
   width(part, row.share / 1000);
@@ -73,6 +73,6 @@ function drawGain(cell, { cause }) {
 }
 
 function drawTime(cell, row) {
-  text(cell, gpuUnit(run.gpu_seconds).text(row.seconds));
+  text(cell, unitOf(run).text(row.seconds));
   attribute(cell, "title", stateTitle(run, row.state, row.seconds));
 }

@@ -3,7 +3,7 @@
 import { orderedCauses } from "../data/causes.js";
 import { $, field, keyed, put, swatch, text } from "../dom/nodes.js";
 import { putLinked } from "../dom/rank_links.js";
-import { duration, gpuUnit, percent, plural, tenths, tenthsText, times } from "../text/numbers.js";
+import { capitalised, duration, percent, plural, tenths, tenthsText, times, unitOf, workerOf } from "../text/numbers.js";
 import { MEANINGS } from "../text/states.js";
 import { stateCost } from "./figures.js";
 
@@ -34,12 +34,12 @@ export function drawCause(run) {
   putLinked(root, { sentence: why ?? sentence(run, first) }, run.run);
   put(root, { advice_label: first ? "What to do: " : "" });
   if (first) {
-    const unit = gpuUnit(run.gpu_seconds);
+    const unit = unitOf(run);
     const faster = gain(first) ? `Without it the run would be ${gain(first)} as fast${basis(first)}. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
     putLinked(root, { advice: next ?? first.advice, gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` }, run.run);
   } else {
-    putLinked(root, { advice: run.gpu_seconds > 0 ? "All GPU time was productive." : "", gain: "" }, run.run);
+    putLinked(root, { advice: run.gpu_seconds > 0 ? `All ${workerOf(run)} time was productive.` : "", gain: "" }, run.run);
   }
   $("causes").hidden = others.length === 0;
   text($("causes").querySelector("summary"), `${plural(others.length, "other cause")} and advice`);
@@ -74,12 +74,12 @@ function hangLines({ hang, answer }) {
   if (!why || !next) return [];
   const plain = (line) => line.replace(/^\w+: /, "");
   const said = plain(why);
-  return [said[0].toUpperCase() + said.slice(1), plain(next)];
+  return [capitalised(said), plain(next)];
 }
 
 function sentence(run, first) {
-  if (run.factors.goodput === null || !(run.gpu_seconds > 0)) return "No GPU time is known.";
-  if (!first) return "The GPUs did not wait.";
+  if (run.factors.goodput === null || !(run.gpu_seconds > 0)) return `No ${workerOf(run)} time is known.`;
+  if (!first) return `The ${run.is_on_cpu ? "processes" : "GPUs"} did not wait.`;
   const largest = first === run.causes[0] ? "The largest part of it"
     : first.avoidable_gpu_seconds === undefined ? "The largest recurring part" : "The largest part that can be avoided";
   const waste = percent(1 - run.factors.goodput);
@@ -87,7 +87,7 @@ function sentence(run, first) {
   const host = run.ranks.find((rank) => rank.rank === culprit)?.host;
   const slow = culprit !== null ? `, rank ${culprit} on ${host || "an unnamed host"}`
     : stage !== null ? `, stage ${stage}` : "";
-  return `${waste} of the GPU time was not productive. ${largest}, ${shareOf(run, first)} of all, went to ` +
+  return `${waste} of the ${workerOf(run)} time was not productive. ${largest}, ${shareOf(run, first)} of all, went to ` +
     `${first.state}: ${meaningOf(run, first.state)}${first.state === "straggler" ? slow : ""}.`;
 }
 

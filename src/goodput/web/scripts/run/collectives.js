@@ -2,7 +2,7 @@
 
 import { $, text } from "../dom/nodes.js";
 import { Table } from "../dom/table.js";
-import { compact, count, gpuUnit, percent } from "../text/numbers.js";
+import { compact, count, percent, unitOf } from "../text/numbers.js";
 
 let unit = null;
 let total = 0;
@@ -11,7 +11,7 @@ const COLUMNS = [
   { name: "group", head: "Process group",
     value: (row) => row.group || (["", "other"].includes(row.operation) ? "" : "several groups") },
   { name: "operation", head: "Operation", value: (row) => row.operation || "not recorded" },
-  { name: "time", head: "GPU time", class: "n",
+  { name: "time", head: "Time", class: "n",
     title: "Not known where the device waits for calls, not the host, and nobody has measured for how long: see the note",
     value: (row) => (row.gpu_seconds === null ? "not known" : unit.text(row.gpu_seconds)) },
   { name: "share", head: "Share", class: "n", title: "Of communication, straggler and bubble",
@@ -20,7 +20,7 @@ const COLUMNS = [
     title: "Of this time, the part in which ranks waited for the last one to arrive; the rest is what all paid: transfer, in a pipeline also its schedule",
     value: skew },
   { name: "hidden", head: "Hidden", class: "n",
-    title: "GPU time in which calls were under way and training did not wait; unknown where waiting does not tell when they ended",
+    title: "Time in which calls were under way and training did not wait; unknown where waiting does not tell when they ended",
     value: ({ hidden_gpu_seconds: low = null, hidden_gpu_seconds_max: high = null }) =>
       (low === null ? "" : between(unit.text(low), unit.text(high))) },
   { name: "ranks", head: "Ranks", class: "n", value: (row) => (row.operation ? count(row.ranks) : "") },
@@ -53,9 +53,9 @@ function bus({ bus_bytes_per_second_max: upper, bus_bytes_per_second_min: lower,
 export function drawCollectives(run) {
   const rows = run.collectives ?? []; // A document of an earlier version has none.
   $("collectives").hidden = rows.length === 0;
-  unit = gpuUnit(run.gpu_seconds);
+  unit = unitOf(run);
   total = rows.reduce((sum, row) => sum + row.gpu_seconds, 0);
-  table.setHead("time", unit.name);
+  table.setHead("time", unit.head);
   table.draw(rows, (row) => `${row.group} ${row.operation}`);
   text($("collectives-note"), [
     run.basis.collectives === "estimated" ?

@@ -1,28 +1,28 @@
 // Facts about a run besides its account: [name, value, explanation].
 
-import { compact, count, dollars, duration, gpuUnit, percent, plural, stepTime } from "../text/numbers.js";
+import { compact, count, dollars, duration, percent, plural, stepTime, unitOf } from "../text/numbers.js";
 import { utcTime, zonedTime } from "../text/time.js";
 
 export function facts(run) {
   const { kept, lost } = run.steps;
-  const unit = gpuUnit(run.gpu_seconds);
+  const unit = unitOf(run);
   const { coverage } = run;
   return [
     ["Ranks", count(run.world_size)],
     ["Start", zonedTime(run.start), utcTime(run.start)],
     ["Duration", duration(run.end - run.start), `until ${utcTime(run.end)}`],
-    [unit.name, unit.text(run.gpu_seconds), "allocated: every GPU of every expected rank, from start to end"],
-    ["Not productive", wasted(run, unit), "GPU time outside of the productive state"],
+    [unit.head, unit.text(run.gpu_seconds), `allocated: every ${unit.worker} of every expected rank, from start to end`],
+    ["Not productive", wasted(run, unit), `${unit.worker} time outside of the productive state`],
     ["Rank-steps", `${count(kept)} kept, ${count(lost)} lost`, "steps of all ranks together; lost ones were done again"],
     // Steps without any sample: samples are not reported.
     ["Samples", run.samples || !kept ? count(run.samples) : "unknown", "of all attempts together"],
     ...stepFacts(run.windows?.sliding),
     ["Restarts", count(run.restarts.length)],
-    ["Observed", percent(coverage.time), "coverage: share of the allocated GPU time for which there is a report"],
+    ["Observed", percent(coverage.time), `coverage: share of the allocated ${unit.worker} time for which there is a report`],
     ...clockFacts(run.clocks ?? []),
     ...copyFacts(run.device_copies),
-    ["Device clock", percent(coverage.device_clock),
-      "coverage: share of the time measured on the device; the rest is the host's clock"],
+    ...(run.is_on_cpu && coverage.device_clock === 0 ? [] : [["Device clock", percent(coverage.device_clock),
+      "coverage: share of the time measured on the device; the rest is the host's clock"]]),
     ...(coverage.phases < 1 && coverage.phases !== null
       ? [["Phases", percent(coverage.phases), "coverage: share of the steps whose phases were measured"]] : []),
   ];

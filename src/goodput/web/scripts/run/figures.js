@@ -1,7 +1,9 @@
 // Figures derived from the account: [name, value, detail, explanation] for checkpoints, throughput, pipeline, cost, energy.
 // An unknown figure says what would make it known.
 
-import { compact, count, dollars, duration, percent, plural } from "../text/numbers.js";
+import { compact, count, dollars, duration, percent, plural, workerOf } from "../text/numbers.js";
+
+export const THROUGHPUT = "Throughput goodput";
 
 export function figures(run) {
   const blocks = [checkpoints(run.checkpoints), throughput(run)];
@@ -24,7 +26,7 @@ function checkpoints(found) {
 }
 
 function throughput({ throughput: rate, steps }) {
-  const name = "Throughput goodput";
+  const name = THROUGHPUT;
   const title = "samples (or tokens) of kept steps ÷ those of the ideal rate in the same wall time";
   if (!rate.samples) return [name, "unknown", steps.kept ? "No samples were reported." : "No step was kept.", title];
   const actual = `${compact(rate.samples)} kept samples, ${compact(rate.samples_per_second)} samples/s`;
@@ -61,25 +63,27 @@ function pipeline({ stages, microbatches, bubble, ideal_bubble: ideal, excess, w
     "time in kept steps spent waiting for other stages; with p stages and m microbatches at least (p − 1) / (m + p − 1)"];
 }
 
-function cost({ cost: total, per_dollar: per }) {
+function cost(run) {
+  const { cost: total, per_dollar: per } = run;
   if (total === null) return ["Cost", "unknown", "Needs gpu_hour_cost in goodput.start.", ""];
   const productive = `${dollars(total.states.productive, total.total)} of it productive`;
-  return ["Cost", dollars(total.total, total.total), `${productive}. ${each(per, 1, "dollar")}`, ""];
+  return ["Cost", dollars(total.total, total.total), `${productive}. ${each(run, per, 1, "dollar")}`, ""];
 }
 
-function energy({ energy: joules, per_joule: per, basis }) {
-  const needs = "Needs gpu_power_watts in goodput.start, or an agent that reads the GPUs' energy.";
+function energy(run) {
+  const { energy: joules, per_joule: per, basis } = run;
+  const needs = `Needs gpu_power_watts in goodput.start${run.is_on_cpu ? "" : ", or an agent that reads the GPUs' energy"}.`;
   if (joules === null) return ["Energy", "unknown", needs, ""];
   const [size, unit] = joules.total < 3.6e5 ? [1e3, "kJ"] : [3.6e6, "kWh"];
   const estimate = basis.energy === "measured" ? "" : "Estimate. ";
-  return ["Energy", `${compact(joules.total / size)} ${unit}`, `${estimate}${each(per, size, unit)}`,
-    estimate ? "what was measured, else GPU time × mean power" : "measured while the ranks' processes ran"];
+  return ["Energy", `${compact(joules.total / size)} ${unit}`, `${estimate}${each(run, per, size, unit)}`,
+    estimate ? "what was measured, else time × mean power" : "measured while the ranks' processes ran"];
 }
 
 // What was useful for each dollar, kJ or kWh.
-function each(per, size, unit) {
+function each(run, per, size, unit) {
   if (!per) return "";
-  const parts = [`${compact(size * per.productive_gpu_seconds)} productive GPU-seconds`];
+  const parts = [`${compact(size * per.productive_gpu_seconds)} productive ${workerOf(run)}-seconds`];
   if (per.samples !== null) parts.push(`${compact(size * per.samples)} samples`);
   if (per.flops !== null) parts.push(`${compact(size * per.flops, "FLOP")}`);
   return `For each ${unit} ${parts.join(", ")}.`;
@@ -89,5 +93,5 @@ export function stateCost({ cost: total }, state) {
   return total === null ? "unknown" : dollars(total.states[state] ?? 0, total.total);
 }
 
-export const stateTitle = ({ energy: joules }, state, seconds) =>
-  `${seconds} GPU-seconds${joules?.states[state] == null ? "" : `, ${count(joules.states[state])} J`}`;
+export const stateTitle = (run, state, seconds) =>
+  `${seconds} ${workerOf(run)}-seconds${run.energy?.states[state] == null ? "" : `, ${count(run.energy.states[state])} J`}`;

@@ -3,8 +3,9 @@
 import { runPath } from "../data/api.js";
 import { Poll } from "../data/poll.js";
 import { $, attribute, field, make, paged, showTime, text } from "../dom/nodes.js";
+import { rankLink } from "../dom/rank_links.js";
 import { Table, timeCell } from "../dom/table.js";
-import { count, dollars, gpuUnit } from "../text/numbers.js";
+import { count, dollars, unitOf } from "../text/numbers.js";
 
 const EVERY_MS = 10_000;
 const TIMEOUT_MS = 8000;
@@ -21,10 +22,10 @@ const COLUMNS = [
   { name: "what", head: "What", draw: drawWhat,
     build: () => [make("span", { "data-f": "severity" }), " ", make("span", { "data-f": "what" })] },
   { name: "device", head: "Device", value: (event) => event.device || "unknown" },
-  { name: "ranks", head: "Ranks", value: ranks },
+  { name: "ranks", head: "Ranks", build: () => [], draw: drawHit },
   { name: "restart", head: "Restart", class: "n",
     title: "Down, lost and startup of the restart attributed to it: a rank that it hit failed within 10 minutes",
-    value: (event) => (event.gpu_seconds === null ? "none known" : gpuUnit(state.run.gpu_seconds).text(event.gpu_seconds)) },
+    value: (event) => (event.gpu_seconds === null ? "none known" : unitOf(state.run).text(event.gpu_seconds)) },
   { name: "cost", head: "Cost", class: "n costs",
     value: (event) => (event.gpu_seconds === null ? "" : dollars(event.cost, state.run.cost?.total)) },
 ];
@@ -48,7 +49,7 @@ function draw() {
   const { run, events, view } = state;
   $("health").hidden = events.length === 0;
   if (events.length === 0) return;
-  table.setHead("restart", `Restart, ${gpuUnit(run.gpu_seconds).name}`);
+  table.setHead("restart", `Restart, ${unitOf(run).name}`);
   table.draw(paged(events, view, $("health-more"), "events"), (event) => `${event.node} ${event.number}`);
 }
 
@@ -60,8 +61,12 @@ function drawWhat(cell, event) {
   attribute(what, "title", event.text);
 }
 
-function ranks({ hits }) {
+function drawHit(cell, { hits }) {
   const hit = [...new Set(hits.map((one) => one.rank))].sort((a, b) => a - b);
   const more = hit.length - RANKS_SHOWN;
-  return hit.slice(0, RANKS_SHOWN).join(", ") + (more > 0 ? ` and ${count(more)} more` : "");
+  const key = `${state.run.run} ${hit.join(" ")}`;
+  if (cell.dataset.linked === key) return;
+  cell.dataset.linked = key;
+  const links = hit.slice(0, RANKS_SHOWN).flatMap((rank, i) => [i ? ", " : "", rankLink(state.run.run, rank, String(rank))]);
+  cell.replaceChildren(...links, more > 0 ? ` and ${count(more)} more` : "");
 }

@@ -3,21 +3,25 @@
 
 import { isLive } from "../data/source.js";
 import { $, attribute, bar, field, make, paged, put, text } from "../dom/nodes.js";
+import { linkedText } from "../dom/rank_links.js";
 import { Table, stateBar } from "../dom/table.js";
 import { rankAddress, runAddress } from "../text/addresses.js";
 import { count, duration, percent, plural } from "../text/numbers.js";
 
 const GROUPED_FROM = 64;
 const SILENT_SECONDS = 30; // A living rank without a report for so long is marked.
-let [name, marked] = [null, null];
+let [run, marked] = [null, null];
 
 const COLUMNS = [
   { name: "rank", head: "Rank", class: "n", build: () => [make("a", { class: "rank" })], draw: drawNumber },
   { name: "host", head: "Host", draw: drawHost,
     build: () => [make("span", { "data-f": "host" }), " ", make("span", { class: "tag slow", "data-f": "slow" })] },
+  { name: "stage", head: "Stage", title: "Of the pipeline", build: () => [], draw: drawStage },
   { name: "role", head: "Role", value: (row) => row.role ?? "" },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
-    draw: (cell, row) => bar(cell.firstElementChild, row.states, row.rank === undefined ? `host ${row.host}` : `rank ${row.rank}`, marked) },
+    draw: (cell, row) => bar(cell.firstElementChild, row.states, row.rank === undefined ? `host ${row.host}` : `rank ${row.rank}`, run, marked) },
+  { name: "caused", head: "Waiting caused", class: "n", title: "Of the time in which ranks waited for slower ones, the part in which they waited for this one",
+    value: causedText },
   { name: "productive", head: "Productive", class: "n", value: (row) => percent(row.goodput) },
   { name: "steps", head: "Steps kept / lost", class: "n", value: ({ steps }) => `${count(steps.kept)} / ${count(steps.lost)}` },
   { name: "now", head: "Now, last step", title: "The phase it is in, for how long, and the last step it completed", live: true,
@@ -25,8 +29,9 @@ const COLUMNS = [
 ];
 const table = new Table($("ranks-table"), "rank-rows", COLUMNS);
 
-export function drawRanks(run, view) {
-  [name, marked] = [run.run, view.sort];
+export function drawRanks(shownRun, view) {
+  [run, marked] = [shownRun, view.sort];
+  $("run").classList.toggle("no-stages", run.ranks.every((rank) => (rank.stage ?? null) === null));
   const rows = filtered(run, view);
   drawOrders(run, view.sort);
   text($("ranks-count"), summary(run, rows));
@@ -41,7 +46,7 @@ export function drawRanks(run, view) {
 function drawNumber(cell, { rank, ranks, host }) {
   const link = cell.firstElementChild;
   text(link, rank ?? plural(ranks, "rank"));
-  attribute(link, "href", rank === undefined ? runAddress(name) : rankAddress(name, rank));
+  attribute(link, "href", rank === undefined ? runAddress(run.run) : rankAddress(run.run, rank));
   if (rank === undefined) attribute(link, "data-host", host);
 }
 
@@ -62,9 +67,11 @@ function hostRow(there) {
   const tags = new Map();
   for (const { tag } of there) if (tag) tags.set(tag, (tags.get(tag) ?? 0) + 1);
   const slow = there.find((row) => row.slow);
+  const stages = new Set(there.map((row) => row.stage));
   const [worst] = there.filter((row) => row.urgency > 0);
   const known = there.filter((row) => row.goodput !== null);
-  return { host, states, ranks: there.length, role: "", slow: slow ? `rank ${slow.rank} slow` : "", tag: worst?.tag ?? there[0].tag,
+  return { host, states, ranks: there.length, role: "", stage: stages.size === 1 ? there[0].stage : null,
+    caused: there[0].caused === null ? null : sum((row) => row.caused), stageCaused: there[0].stageCaused, slow: slow ? (slow.slow === "slow" ? `rank ${slow.rank} slow` : slow.slow) : "", tag: worst?.tag ?? there[0].tag,
     now: [...tags].map(([tag, number]) => `${plural(number, "rank")} ${tag}`).join(", "),
     goodput: known.length ? shareOf({ states })("productive") : null,
     steps: { kept: sum((row) => row.steps.kept), lost: sum((row) => row.steps.lost) } };
@@ -73,6 +80,18 @@ function hostRow(there) {
 function drawHost(cell, row) {
   put(cell, { host: row.host || "unknown", slow: row.slow });
   attribute(cell, "title", row.host);
+}
+
+// What others waited for a rank, and for all of its stage.
+export const waiting = ({ caused, stageCaused }) => (caused ?? 0) + stageCaused;
+
+function causedText({ caused, stageCaused }) {
+  if (caused === null) return "unknown";
+  return stageCaused > 0 ? `${percent(caused)}, its stage ${percent(stageCaused)}` : percent(caused);
+}
+
+function drawStage(cell, { stage }) {
+  linkedText(cell, stage === null ? "" : `stage ${stage}`, run.run);
 }
 
 function drawNow(cell, row) {
@@ -94,8 +113,9 @@ function rowOf(rank, live, run) {
   // The work of a rank without any report is unknown, not 0.
   const goodput = total > (rank.states.unobserved ?? 0) ? share("productive") : null;
   const slow = rank.rank === run.straggler.culprit;
-  const row = { ...rank, share, goodput, slow: slow ? "slow" : "", ...activity(live) };
-  return { ...row, urgency: Math.max(row.urgency, slow ? 1 : 0) };
+  const isSlowStage = run.straggler.culprit_stage != null && rank.stage === run.straggler.culprit_stage;
+  const row = { ...rank, stage: rank.stage ?? null, share, goodput, slow: slow ? "slow" : isSlowStage ? "slow stage" : "", ...activity(live) };
+  return { ...row, urgency: Math.max(row.urgency, slow || isSlowStage ? 1 : 0) };
 }
 
 // What a rank does now, and how urgently it needs attention.
@@ -111,16 +131,27 @@ export function activity(live) {
   return { urgency: 0, tag: "alive", now: `${phase} ${duration(live.phase_seconds)} · ${step}` };
 }
 
-function filtered(run, view) {
+// The ranks of a run with what the table shows of them, by number.
+export function rankRows(run) {
   const live = new Map((run.live ?? []).map((one) => [one.rank, one]));
+  const others = run.straggler.slowdown === null ? null : 0; // What nobody waited for has no share.
+  const caused = new Map(run.straggler.shares.map((one) => [one.rank, one.share]));
+  const byStage = new Map(run.straggler.stages.map((one) => [one.stage, one.share]));
+  return new Map(run.ranks.map((rank) => [rank.rank, { ...rowOf(rank, live.get(rank.rank), run),
+    caused: caused.get(rank.rank) ?? others, stageCaused: byStage.get(rank.stage) ?? 0 }]));
+}
+
+function filtered(run, view) {
   const words = view.filter.trim().toLowerCase();
-  const rows = run.ranks.map((rank) => rowOf(rank, live.get(rank.rank), run)).filter((row) =>
+  const isStage = /^stage \d+$/.test(words);
+  const rows = [...rankRows(run).values()].filter((row) => isStage ? `stage ${row.stage}` === words :
     words === String(row.rank) || `rank ${row.rank}` === words || `host ${row.host}`.toLowerCase() === words ||
     [row.host, row.role ?? "", row.slow, row.tag, row.now].some((value) => value.toLowerCase().includes(words)));
   // In half percents, so that rows which hardly differ do not change places at every refresh.
-  const half = (row, state) => Math.round(200 * row.share(state));
+  const halves = (share) => Math.round(200 * share);
+  const half = (row, state) => halves(row.share(state));
   if (view.sort === "worst") rows.sort((a, b) =>
-    b.urgency - a.urgency || (b.goodput === null) - (a.goodput === null) ||
+    b.urgency - a.urgency || (b.goodput === null) - (a.goodput === null) || halves(waiting(b)) - halves(waiting(a)) ||
     half(a, "productive") - half(b, "productive") || a.rank - b.rank);
   else if (view.sort !== "rank") rows.sort((a, b) => half(b, view.sort) - half(a, view.sort) || a.rank - b.rank);
   return rows;

@@ -7,7 +7,7 @@ import { leadingCause } from "../data/causes.js";
 import { Poll } from "../data/poll.js";
 import { $, bar, text } from "../dom/nodes.js";
 import { Table, drawStateName, stateBar, stateName } from "../dom/table.js";
-import { gpuUnit, percent } from "../text/numbers.js";
+import { percent, unitOf } from "../text/numbers.js";
 import { localTime } from "../text/time.js";
 
 const EVERY_MS = 15_000;
@@ -22,12 +22,12 @@ let state = fresh(null);
 const COLUMNS = [
   { name: "window", head: "Window", value: nameOf },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
-    draw: (cell, row) => bar(cell.firstElementChild, row.states, nameOf(row), state.marked) },
+    draw: (cell, row) => bar(cell.firstElementChild, row.states, nameOf(row), state.run, state.marked) },
   { name: "goodput", head: "Goodput", class: "n", value: (row) => percent(row.factors.goodput) },
   { name: "availability", head: "Availability", class: "n", value: (row) => percent(row.factors.availability) },
   { name: "efficiency", head: "Step efficiency", class: "n", value: (row) => percent(row.factors.step_efficiency) },
   { name: "mfu", head: "MFU", class: "n", value: (row) => percent(row.factors.mfu) },
-  { name: "time", head: "GPU time", class: "n", value: (row) => gpuUnit(state.run.gpu_seconds).text(row.gpu_seconds) },
+  { name: "time", head: "Time", class: "n", value: (row) => unitOf(state.run).text(row.gpu_seconds) },
   { name: "cause", head: "Leading cause", build: stateName, draw: (cell, row) => drawStateName(cell, row.leading_cause) },
 ];
 const table = new Table($("rolling-table"), "rolling-rows", COLUMNS);
@@ -62,6 +62,6 @@ function draw() {
   const rows = [...shorter, { ...run, name: "lifetime", leading_cause: leadingCause(run) }];
   const until = shorter.length ? `Up to ${localTime(shorter[0].end)}.` : "";
   text($("rolling-note"), error ? `${error}; retrying. ${until}` : until || "Loading …");
-  table.setHead("time", gpuUnit(run.gpu_seconds).name);
+  table.setHead("time", unitOf(run).head);
   table.draw(rows, (row) => row.name);
 }

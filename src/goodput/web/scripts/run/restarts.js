@@ -2,7 +2,7 @@
 
 import { $, paged, showTime, text } from "../dom/nodes.js";
 import { Table, timeCell } from "../dom/table.js";
-import { count, dollars, duration, gpuUnit, plural } from "../text/numbers.js";
+import { count, dollars, duration, plural, unitOf } from "../text/numbers.js";
 
 let run = null;
 let unit = null;
@@ -11,11 +11,11 @@ const COLUMNS = [
   { name: "attempt", head: "Attempt", label: "Attempt", value: (row) => row.attempt },
   { name: "time", head: "Time", build: timeCell, draw: drawTime },
   { name: "resume", head: "Resumed after step", class: "n", value: (row) => resumed(row.resume_step) },
-  { name: "down", head: "Down, per GPU", class: "n", value: (row) => duration(row.down_seconds) },
+  { name: "down", head: "Down", class: "n", value: (row) => duration(row.down_seconds) },
   { name: "steps", head: "Lost rank-steps", class: "n", value: (row) => count(row.lost_steps) },
-  { name: "lost", head: "Lost", class: "n", title: "GPU time of steps that were done again, or never finished",
+  { name: "lost", head: "Lost", class: "n", title: "Time of steps that were done again, or never finished",
     value: (row) => unit.text(row.lost_gpu_seconds) },
-  { name: "startup", head: "Startup", class: "n", title: "GPU time until the first step was done",
+  { name: "startup", head: "Startup", class: "n", title: "Time until the first step was done",
     value: (row) => unit.text(row.startup_gpu_seconds) },
   { name: "total", head: "In all", class: "n", title: "Down, lost and startup", value: (row) => unit.text(row.gpu_seconds) },
   { name: "cost", head: "Cost", class: "n costs", value: (row) => dollars(row.cost, run.cost?.total) },
@@ -23,10 +23,11 @@ const COLUMNS = [
 const table = new Table($("restarts"), "restart-rows", COLUMNS);
 
 export function drawRestarts(shownRun, view) {
-  [run, unit] = [shownRun, gpuUnit(shownRun.gpu_seconds)];
+  [run, unit] = [shownRun, unitOf(shownRun)];
   const rows = [...run.restarts].reverse();
   $("all-restarts").hidden = rows.length === 0;
   text($("restarts-sum"), rows.length === 0 ? "None." : sums(rows));
+  table.setHead("down", `Down, per ${unit.worker}`);
   table.setHead("total", `In all, ${unit.name}`);
   table.draw(paged(rows, view, $("restarts-more"), "restarts"), (row) => row.attempt);
 }

@@ -2,6 +2,8 @@
 
 import { isLive } from "../data/source.js";
 import { $, ROWS, attribute, field, keyed, put, text } from "../dom/nodes.js";
+import { linkedText, putLinked } from "../dom/rank_links.js";
+import { drawBoards } from "../data/grafana.js";
 import { followTimeline } from "../charts/timeline.js";
 import { count, duration, percent } from "../text/numbers.js";
 import { FACTORS, NO_FLOPS, STATUSES, nameText, statusOf } from "../text/states.js";
@@ -10,7 +12,7 @@ import { drawAccount } from "./account.js";
 import { drawCause } from "./cause.js";
 import { drawCollectives } from "./collectives.js";
 import { facts } from "./facts.js";
-import { figures } from "./figures.js";
+import { THROUGHPUT, figures } from "./figures.js";
 import { drawHang } from "./hang.js";
 import { followHardwareEvents } from "./hardware_events.js";
 import { drawPipeline } from "./pipeline.js";
@@ -24,7 +26,7 @@ import { followStory } from "./story.js";
 import { drawTiles } from "./tiles.js";
 
 // run: the API's document; window: the selected part [from, to] of its time; part: the account of that part.
-const fresh = () => ({ run: null, part: null, window: null, error: "", filter: "", sort: "worst", shown: ROWS,
+const fresh = () => ({ run: null, part: null, window: null, error: "", filter: "", stage: null, sort: "worst", shown: ROWS,
   story: { all: false }, restarts: { shown: 8 }, health: { shown: 8 } });
 export const view = { name: null, ...fresh() };
 
@@ -56,7 +58,7 @@ export function drawRun() {
   drawHang($("hang"), run);
   const wrong = [...incomplete(run), ...moved(run), ...run.errors];
   $("errors").hidden = wrong.length === 0;
-  keyed($("errors").querySelector("ul"), "t-item", wrong, (error) => error, text);
+  keyed($("errors").querySelector("ul"), "t-item", wrong, (error) => error, (node, error) => linkedText(node, error, run.run));
   for (const node of document.querySelectorAll("[data-factor]")) drawFactor(node, run);
   drawTiles(run);
   keyed($("facts"), "t-fact", facts(run), ([name]) => name, (node, [name, value, title]) => {
@@ -73,9 +75,11 @@ export function drawRun() {
   drawCollectives(run);
   drawPipeline(run);
   keyed($("figures"), "t-figure", figures(run), ([name]) => name, (node, [name, value, detail, title]) => {
-    put(node, { name, value, detail });
+    put(node, { name, value });
+    putLinked(node, { detail }, run.run);
     attribute(node, "title", title);
     node.classList.toggle("unknown", value === "unknown");
+    node.classList.toggle("wrong", name === THROUGHPUT && wrongFigures(run).has("throughput"));
   });
   drawRestarts(run, view.restarts);
   drawRanks(run, view);
@@ -91,6 +95,7 @@ function drawHead(run) {
   const status = statusOf(run);
   put(head, { name: nameText(run.run), status, status_meaning: STATUSES[status] ?? "" });
   attribute(field(head, "status"), "class", `status ${status in STATUSES ? status : ""}`);
+  drawBoards($("run-boards"), run, [["Grafana: this run", "goodput-run"]]);
 }
 
 // Shows that only a part of the run's time is shown, or why it cannot be.
@@ -117,6 +122,24 @@ export function showHost(host) {
   drawRun();
 }
 
+// Lists the ranks of the stage in the address, once; with null those that were listed for one no more.
+export function showStage(stage) {
+  if (view.stage === stage) return;
+  const filter = stage === null ? "" : `stage ${stage}`;
+  if (stage !== null || view.filter === `stage ${view.stage}`) {
+    Object.assign(view, { filter, shown: ROWS });
+    $("ranks-filter").value = filter;
+  }
+  view.stage = stage;
+  drawRun();
+  if (stage !== null) $("all-ranks").scrollIntoView({ block: "start" });
+}
+
+// The figures that wrong input makes wrong; lines of a log that cannot be used make all shares of time wrong.
+function wrongFigures({ wrong_figures: wrong = [], step_lines: steps }) {
+  return new Set([...wrong, ...(steps?.incomplete ? ["goodput", "availability", "step_efficiency"] : [])]);
+}
+
 function drawFactor(node, run) {
   const factor = node.dataset.factor;
   const [name, meaning] = FACTORS[factor];
@@ -133,5 +156,6 @@ function drawFactor(node, run) {
       ? `${percent(run.reachable.compute_efficiency)} of the probed peak` : "";
   text(small, unknown && factor === "mfu" ? reason : more);
   node.classList.toggle("unknown", unknown);
+  node.classList.toggle("wrong", wrongFigures(run).has(factor));
   attribute(node, "title", `${name}: ${meaning} (${run.basis[factor] ?? "unknown"})`);
 }

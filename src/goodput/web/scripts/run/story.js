@@ -6,7 +6,7 @@ import { Poll } from "../data/poll.js";
 import { isLive } from "../data/source.js";
 import { $, attribute, field, keyed, put, showTime, text } from "../dom/nodes.js";
 import { putLinked } from "../dom/rank_links.js";
-import { count, dollars, duration, gpuTime, percent, plural } from "../text/numbers.js";
+import { count, dollars, duration, percent, plural, workerOf, workTime } from "../text/numbers.js";
 
 const EVERY_MS = 30_000;
 const TIMEOUT_MS = 130_000; // The story is built from the ledger; the aggregator gives up a little earlier.
@@ -14,7 +14,7 @@ const COSTLIEST = 5;
 const BASES = ["measured", "estimated", "coincident"];
 const HAVE_LENGTH_IN_TITLE = ["stall", "checkpoint", "no checkpoint"];
 
-const fresh = (name) => ({ name, story: null, poll: new Poll(EVERY_MS, TIMEOUT_MS) });
+const fresh = (name) => ({ name, run: null, story: null, poll: new Poll(EVERY_MS, TIMEOUT_MS) });
 let state = fresh(null);
 
 // Call at each refresh of a run; with `view.all` all events are drawn.
@@ -23,6 +23,7 @@ export function followStory(run, view) {
     closeStory();
     state = fresh(run.run);
   }
+  state.run = run;
   draw(view);
   if (state.story?.end === run.end) return;
   state.poll.request(runPath(run.run, "story"), (answer) => {
@@ -59,7 +60,7 @@ function costliest(events) {
 function summary({ events, left_out: left, gpu_seconds: whole, told_gpu_seconds: listed, pace }, all) {
   const unknown = pace.startsWith("unknown") ? ` Changes of pace are ${pace}.` : "";
   if (events.length === 0) return `Nothing: no restart, stall, slow rank, change of pace or hardware event.${unknown}`;
-  const share = whole > 0 && listed > 0 ? ` that cost ${percent(listed / whole)} of the GPU time` : "";
+  const share = whole > 0 && listed > 0 ? ` that cost ${percent(listed / whole)} of the ${workerOf(state.run)} time` : "";
   const shown = all ? events.length : Math.min(events.length, COSTLIEST);
   const which = shown < events.length + left ? ` The ${count(shown)} costliest are shown.` : "";
   return `${plural(events.length + left, "event")}${share}.${which}${unknown}`;
@@ -72,7 +73,7 @@ function drawEvent(node, event) {
   const money = event.cost === null ? "" : `, ${dollars(event.cost, story.cost)}`;
   putLinked(node, {
     title: `${event.title}${hasLength ? `, for ${duration(event.end - event.time)}` : ""}`,
-    cost: event.gpu_seconds === null ? "" : `${gpuTime(event.gpu_seconds)}${money} (${event.cost_basis})`,
+    cost: event.gpu_seconds === null ? "" : `${workTime(event.gpu_seconds, workerOf(state.run))}${money} (${event.cost_basis})`,
   }, state.name);
   const numbered = event.claims.map((claim, at) => ({ ...claim, at }));
   keyed(node.querySelector("ul"), "t-claim", numbered, ({ at }) => at, (item, { basis, text: what }) => {

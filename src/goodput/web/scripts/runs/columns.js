@@ -2,9 +2,10 @@
 
 import { attribute, bar, field, make, put, showTime, text, width } from "../dom/nodes.js";
 import { drawStateName, stateBar, stateName, timeCell } from "../dom/table.js";
-import { rankAddress, runAddress } from "../text/addresses.js";
+import { rankAddress, runAddress, stageAddress } from "../text/addresses.js";
 import { count, duration, grouped, percent, plural } from "../text/numbers.js";
 import { STATUSES, nameText, statusOf } from "../text/states.js";
+import { drawTrend, trendCell } from "./trend.js";
 
 const TROUBLE = ["hangs", "failed", "unobserved", "running"];
 // A run that failed longer ago is history: nobody is about to start it again.
@@ -18,18 +19,19 @@ export const COLUMNS = [
   { name: "status", head: "Status", sort: troubleOf,
     orders: ["in trouble first", "in trouble last"], build: () => [make("span")], draw: drawStatus },
   { name: "states", head: "Time by state", class: "wide", build: stateBar,
-    draw: (cell, run) => bar(cell.firstElementChild, run.states, run.run) },
+    draw: (cell, run) => bar(cell.firstElementChild, run.states, run.run, run) },
   { name: "goodput", head: "Goodput", class: "n", sort: (run) => run.goodput,
     orders: ["least goodput first", "most goodput first"], draw: drawGoodput,
     build: () => [make("span", { class: "meter" }, make("i", { "data-f": "meter" })), make("span", { "data-f": "goodput" })] },
+  { name: "trend", head: "Trend", label: "Trend", title: "Goodput over the life of the run, from 0 % to 100 %", build: trendCell, draw: drawTrend },
   { name: "mfu", head: "MFU", class: "n", sort: (run) => run.mfu, orders: ["least MFU first", "most MFU first"],
     value: (run) => percent(run.mfu) },
-  { name: "time", head: "GPU hours", class: "n", sort: (run) => run.gpu_seconds, descending: true,
-    orders: ["least GPU time first", "most GPU time first"], value: (run) => gpuHours(run.gpu_seconds) },
-  { name: "waste", head: "Lost, GPU h", class: "n", sort: (run) => run.waste_gpu_seconds, descending: true,
-    title: "GPU time that was not productive", orders: ["least lost first", "most lost first"], value: (run) => gpuHours(run.waste_gpu_seconds) },
+  { name: "time", head: "Hours", class: "n", sort: (run) => run.gpu_seconds, descending: true, title: "GPU-hours; of a run without GPUs process-hours",
+    orders: ["least time first", "most time first"], value: (run) => hours(run.gpu_seconds) },
+  { name: "waste", head: "Lost, h", class: "n", sort: (run) => run.waste_gpu_seconds, descending: true,
+    title: "GPU-hours that were not productive; of a run without GPUs process-hours", orders: ["least lost first", "most lost first"], value: (run) => hours(run.waste_gpu_seconds) },
   { name: "cost", head: "Lost, $", class: "n", sort: (run) => run.waste_cost, descending: true,
-    title: "What the lost GPU time cost; needs gpu_hour_cost", orders: ["least money lost first", "most money lost first"],
+    title: "What the lost time cost; needs gpu_hour_cost", orders: ["least money lost first", "most money lost first"],
     value: (run) => (run.waste_cost === null ? "" : grouped(run.waste_cost, 2)) },
   { name: "cause", head: "Leading cause", sort: (run) => run.leading_cause ?? "",
     orders: ["by leading cause", "by leading cause, backwards"], build: stateName,
@@ -65,13 +67,13 @@ function drawGoodput(cell, run) {
 }
 
 // One unit in the whole column, with more decimals where all is small.
-const gpuHours = (seconds) => grouped(seconds / 3600, seconds < 36_000 ? 2 : 0);
+const hours = (seconds) => grouped(seconds / 3600, seconds < 36_000 ? 2 : 0);
 
 function drawCulprit(cell, { run, culprit = null }) {
   const [link, host] = cell.children;
   const rank = culprit?.rank ?? null;
   text(link, culprit === null ? "" : rank === null ? `stage ${culprit.stage}` : `rank ${rank}`);
-  if (culprit !== null) attribute(link, "href", rank === null ? runAddress(run) : rankAddress(run, rank));
+  if (culprit !== null) attribute(link, "href", rank === null ? stageAddress(run, culprit.stage) : rankAddress(run, rank));
   text(host, rank === null ? "" : culprit.host || "unnamed host");
 }
 

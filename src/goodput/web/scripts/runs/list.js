@@ -7,6 +7,7 @@ import { count, plural } from "../text/numbers.js";
 import { statusOf } from "../text/states.js";
 import { COLUMNS } from "./columns.js";
 import { drawFleet } from "./fleet.js";
+import { followTrends } from "./trend.js";
 
 // runs: those loaded, `total` on the server; `target` is how many to load at least.
 export const DEFAULT_ORDER = "status"; // what is broken first
@@ -30,6 +31,7 @@ export function drawRuns() {
   drawFleet(rows);
   drawOrder();
   table.draw(paged(rows, list, $("runs-more"), "runs"), (run) => run.run);
+  followTrends();
 }
 
 // A note where not all runs are loaded, or where a file does not hold them.

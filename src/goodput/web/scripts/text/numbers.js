@@ -27,17 +27,24 @@ export const duration = known((seconds) => {
 export const stepTime = (seconds, digits = 3) =>
   seconds !== null && seconds < 0.9995 ? `${(1000 * seconds).toPrecision(digits)} ms` : duration(seconds);
 
-// One unit for all of a run's GPU time, so that a column can be compared by eye.
-export function gpuUnit(total) {
-  return total < 7200
-    ? { name: "GPU-seconds", short: "GPU-s", text: known((seconds) => grouped(seconds, 2)) }
-    : { name: "GPU-hours", short: "GPU-h", text: known((seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1)) };
+export const capitalised = (words) => words[0].toUpperCase() + words.slice(1);
+
+// Whose time a run's account sums up: "GPU", or "process" where its ranks are known to have none.
+export const workerOf = ({ is_on_cpu: onCpu = false }) => (onCpu ? "process" : "GPU");
+
+// One unit for all time of a run's GPUs or processes, so that a column can be compared by eye.
+export function unitOf(run) {
+  const [worker, total] = [workerOf(run), run.gpu_seconds];
+  const [size, text] = total < 7200 ? ["seconds", known((seconds) => grouped(seconds, 2))]
+    : ["hours", known((seconds) => grouped(seconds / 3600, total < 3.6e6 ? 3 : 1))];
+  const name = `${worker}-${size}`;
+  return { worker, name, head: capitalised(name), short: run.is_on_cpu ? size[0] : `GPU-${size[0]}`, text };
 }
 
-// GPU time with a unit of its own, for lists in which runs of all sizes stand.
-export function gpuTime(seconds) {
-  if (seconds < 7200) return `${grouped(seconds, seconds < 100 ? 1 : 0)} GPU-s`;
-  return `${grouped(seconds / 3600, seconds < 3.6e6 ? 1 : 0)} GPU-h`;
+// Time of GPUs or processes (`worker`) with a unit of its own, for lists in which runs of all sizes stand.
+export function workTime(seconds, worker) {
+  if (seconds < 7200) return `${grouped(seconds, seconds < 100 ? 1 : 0)} ${worker}-s`;
+  return `${grouped(seconds / 3600, seconds < 3.6e6 ? 1 : 0)} ${worker}-h`;
 }
 
 // Three digits and a prefix: "33.2k", or with a unit "415 PFLOP".

@@ -25,7 +25,7 @@ export const MEANINGS = {
   unobserved: "an expected rank without a report",
 };
 export const FACTORS = {
-  goodput: ["goodput", "share of all allocated GPU time that was useful work"],
+  goodput: ["goodput", "share of all allocated time that was useful work"],
   availability: ["availability", "time in kept steps ÷ allocated time"],
   step_efficiency: ["step efficiency", "productive time ÷ time in kept steps"],
   mfu: ["MFU", "model FLOPs of kept steps ÷ (peak × allocated time)"],
