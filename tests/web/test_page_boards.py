@@ -28,6 +28,10 @@ def served(tmp_path_factory):
         yield url
 
 
+def host_of(run: str, served: str, rank: int = 2) -> str:
+    return document(served, run)["ranks"][rank]["host"]
+
+
 def links(page, place: str) -> dict[str, str]:
     until(page, f"document.querySelector('{place} a')?.checkVisibility()")
     return dict(
@@ -63,7 +67,8 @@ def test_rank_links_to_its_board_until_now(tab, served):
     found = links(tab(f"{served}/#run=hung&rank=2"), "#rank-boards")
     query = query_of(found["Grafana: this rank"])
     assert (query["var-run"], query["var-rank"], query["to"]) == ("hung", "2", "now")
-    assert query_of(found["Grafana: its run's nodes"])["var-run"] == "hung"
+    node = query_of(found["Grafana: its node"])
+    assert (node["var-run"], node["var-node"]) == ("hung", host_of("hung", served))
 
 
 @needs_chromium

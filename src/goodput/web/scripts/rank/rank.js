@@ -75,7 +75,7 @@ function draw(run, number) {
   drawRankStates(rank, group);
   drawNode(run, rank, live);
   drawStack(run, number);
-  drawBoards($("rank-boards"), run, [["Grafana: this rank", "goodput-rank", { rank: number }], ["Grafana: its run's nodes", "goodput-node"]]);
+  drawBoards($("rank-boards"), run, [["Grafana: this rank", "goodput-rank", { rank: number }], ["Grafana: its node", "goodput-node", rank.host ? { node: rank.host } : {}]]);
 }
 
 function tiles(run, rank, live, now) {
