@@ -64,6 +64,7 @@ def test_unknown_variable_is_said_by_the_process_that_is_measured(sdk):
         "goodput: GOODPUT_NCCL='off': want 0, or calls; calls and transfers are recorded",
     ]
     assert sdk("pass", GOODPUT_RNA="x").errors == ""
+    assert sdk("goodput.start(rank=1, world_size=2)", GOODPUT_RNA="x").errors == ""
 
 
 @pytest.mark.parametrize(("value", "lines"), [("no", 1), ("1", 0), ("0", 0)])

@@ -233,10 +233,11 @@ class Session:
     # -- the page
 
     def _open_first(self, given: dict) -> None:
-        for text in variables.problems(self.environ):
-            self.warn(text)
         fresh = self.recorder.state != State.STOPPED
         identity = resolve_identity(given, self.environ, self.warn, fresh, self.group_rank)
+        if not identity["rank"]:  # One rank of a job says it for all.
+            for text in variables.problems(self.environ):
+                self.warn(text)
         self._is_rank_given = given.get("rank") is not None or identity["launcher"] != "none"
         self.declared.forget_user()
         self.declared.declare(given, _ignore)  # resolve_identity has reported what is invalid.
