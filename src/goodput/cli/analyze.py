@@ -105,7 +105,7 @@ def _ras(arguments) -> int:
 
 def _read(analyze_one, path: str, order: int) -> dict:
     """Analyze a file, with a progress bar on a terminal if it is large."""
-    from goodput.cli.run_logs.output import progress_bar
+    from goodput.cli.parsing.progress_line import ProgressLine
 
     try:
         large = os.path.getsize(path) >= LARGE_BYTES
@@ -113,7 +113,7 @@ def _read(analyze_one, path: str, order: int) -> dict:
         large = False
     if not large:
         return analyze_one(path, order)
-    with progress_bar() as progress:
+    with ProgressLine("reading") as progress:
         return analyze_one(path, order, progress)
 
 

@@ -8,8 +8,9 @@ import re
 import sys
 
 from goodput.cli import fail, message, os_error_text
+from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.cli.run_logs.lookup import is_file, logs_of
-from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
+from goodput.cli.run_logs.output import is_incomplete, problem_lines
 
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.
@@ -111,7 +112,7 @@ def _read(words: list[str], ledger: str | None) -> list:
     named = {word: selection.parse_run(word) for word in words if word not in files}
     with (
         logs_of(list(dict.fromkeys(run for run, _ in named.values())), ledger) as logs,
-        progress_bar() as bar,
+        ProgressLine("reading") as bar,
     ):
         read = []
         for n, word in enumerate(words):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from goodput.cli import OldSpelling, fail, message
+from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.cli.run_logs.lookup import in_ledger, is_file, logs_of
 
 DEFAULT_LEDGER = "goodput-ledger.db"
@@ -120,13 +122,13 @@ def _say_thinned(url: str, run: str) -> None:
 
 def _export(log: str, arguments) -> None:
     """Write what is wanted of a run log."""
-    from goodput.runlog.log_file import LogFile, lines_of
+    from goodput.runlog.log_file import LogFile
 
     if arguments.perfetto is not None:
         _write_trace(log, arguments.run, arguments.perfetto)
         return
     with LogFile(log) as file:
-        lines = (one for _, block in file.blocks() for one in lines_of(block))
+        lines = _lines_with_progress(file, arguments.output or arguments.hdr)
         if arguments.hdr is not None:
             from goodput.histograms.hdr_log import write_log
             from goodput.runlog.step_histograms import step_histograms
@@ -140,6 +142,17 @@ def _export(log: str, arguments) -> None:
             packed = arguments.output.endswith(".gz")
             with _replacing(arguments.output) as part, (gzip.open if packed else open)(part, "wb") as output:
                 output.writelines(lines)
+
+
+def _lines_with_progress(file, path: str | None) -> Iterator[bytes]:
+    """The lines of a log; what is written to a file shows how far it is."""
+    from goodput.runlog.log_file import lines_of
+
+    with ProgressLine("exporting") as progress:
+        for _, block in file.blocks():
+            yield from lines_of(block)
+            if path is not None and file.size:
+                progress(file.position, file.size)
 
 
 def _export_log(arguments) -> int:
@@ -160,14 +173,14 @@ def _export_log(arguments) -> int:
 
 def _write_trace(log: str, run: str | None, path: str) -> int:
     """Write the trace and print problems of the log and what was aligned how well; returns the status. Raises LogError."""
-    from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
+    from goodput.cli.run_logs.output import is_incomplete, problem_lines
     from goodput.perfetto.timeline import write_trace
     from goodput.runlog import LogError, replay
     from goodput.wire.identity import clean_text
 
     if log == "-":
         raise LogError("a trace needs a log that can be read several times, which standard input cannot")
-    with progress_bar() as progress:
+    with ProgressLine("reading") as progress:
         replayed = replay(log, progress=lambda at: progress(at / 2))
         names = [one.account.run for one in replayed]
         if run is None and len(names) > 1:

@@ -9,6 +9,7 @@ import sys
 import time
 
 from goodput.cli import fail, has_colour, message, number
+from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.defaults import KEEP_MINUTES_DAYS, KEEP_STEPS_DAYS
 
 DESCRIPTION = """Look after a ledger, also while an aggregator uses it: show its size, growth and contents, compact it,
@@ -25,7 +26,6 @@ EPILOG = """examples:
 exit status: 0 success; 1 it failed, or `check` found damage; 2 a wrong call
 """
 
-PROGRESS_SECONDS = 10.0
 DAMAGES_SHOWN_MAX = 100
 
 
@@ -76,7 +76,9 @@ def call(arguments) -> int:
     # To be asked before the ledger is opened, which begins a new one.
     arguments.has_lost_log = url.startswith("sqlite:///") and has_lost_log(url.removeprefix("sqlite:///"))
     try:
-        with contextlib.closing(Ledger(url, create=False, progress=_Progress("converting"))) as ledger:
+        with contextlib.closing(
+            Ledger(url, create=False, progress=ProgressLine("converting", "ledger"))
+        ) as ledger:
             return actions[arguments.action](ledger, arguments)
     except LedgerError as error:
         return fail("ledger", error)
@@ -128,7 +130,7 @@ def _compact(ledger, arguments) -> int:
     from goodput.aggregator.ledger.compaction import Compaction, Keep
 
     compaction = Compaction(ledger, Keep(arguments.keep_steps, arguments.keep_minutes))
-    progress = _Progress("compacting")
+    progress = ProgressLine("compacting", "ledger")
     for _ in compaction.work(time.time_ns(), merge_all=True):
         progress(compaction.counts.blocks_merged + compaction.counts.blocks_thinned, None)
     progress.end()
@@ -147,7 +149,7 @@ def _compact(ledger, arguments) -> int:
 def _check(ledger, arguments) -> int:
     from goodput.aggregator.ledger.inspection import damages, newest_report
 
-    progress, found = _Progress("checking"), 0
+    progress, found = ProgressLine("checking", "ledger"), 0
     for damage in damages(ledger, progress):
         found += 1
         if found <= DAMAGES_SHOWN_MAX:
@@ -181,7 +183,7 @@ def _backup(ledger, arguments) -> int:
         return fail("ledger", "backup copies SQLite ledgers; for PostgreSQL use pg_dump", 2)
     if os.path.lexists(arguments.file):
         return fail("ledger", f"{arguments.file} exists; name another file", 2)
-    progress = _Progress("copying")
+    progress = ProgressLine("copying", "ledger")
     try:
         backup(ledger, arguments.file, progress)
     except OSError as error:
@@ -213,7 +215,7 @@ def _delete(ledger, arguments) -> int:
         return 0
     if not arguments.yes and not _confirmed(f"delete run {shown} from {ledger.url} for good?"):
         return fail("ledger", "nothing was deleted; --yes does not ask")
-    progress, deleted = _Progress("deleting"), 0
+    progress, deleted = ProgressLine("deleting", "ledger"), 0
     for deleted in delete(ledger, run):
         progress(deleted, None)
     progress.end()
@@ -247,7 +249,7 @@ def _delete_chosen(ledger, arguments) -> int:
         return 0
     if not arguments.yes and not _confirmed(f"delete {len(over)} runs from {ledger.url} for good?"):
         return fail("ledger", "nothing was deleted; --yes does not ask")
-    progress, blocks = _Progress("deleting runs"), 0
+    progress, blocks = ProgressLine("deleting runs", "ledger"), 0
     for done, one in enumerate(over, 1):
         blocks += max(delete(ledger, one.run), default=0)
         progress(done, len(over))
@@ -261,30 +263,6 @@ def _confirmed(question: str) -> bool:
         return False
     print(f"{question} [y/N] ", end="", flush=True, file=sys.stderr)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-class _Progress:
-    """Progress on standard error: one changing line on a terminal, else a line every PROGRESS_SECONDS."""
-
-    def __init__(self, doing: str):
-        self._doing, self._printed, self._open = doing, time.monotonic(), False
-
-    def __call__(self, done: int, of: int | None) -> None:
-        is_terminal = sys.stderr.isatty()
-        if time.monotonic() - self._printed < (0.2 if is_terminal else PROGRESS_SECONDS):
-            return
-        self._printed = time.monotonic()
-        text = f"{self._doing}: {done:,}" + (f" of {of:,}, {100 * done // of} %" if of else "")
-        if is_terminal:
-            print(f"\r{text}\x1b[K", end="", flush=True, file=sys.stderr)
-            self._open = True
-        else:
-            message("ledger", text)
-
-    def end(self) -> None:
-        if self._open:
-            print("\r\x1b[K", end="", flush=True, file=sys.stderr)
-            self._open = False
 
 
 def _bold(text: str) -> str:

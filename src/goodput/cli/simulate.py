@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 from goodput.cli import fail, message, number
 from goodput.cli.node import FILES, add_aggregator_options, url
+from goodput.cli.parsing.progress_line import ProgressLine
 
 DESCRIPTION = """Push the reports of a simulated cluster to an aggregator: runs with loader waits, slow ranks and stages,
 hangs, kills, restarts, and reports that are lost, late or repeated, as a scenario file says or made from a seed.
@@ -21,7 +21,6 @@ EPILOG = """examples:
 """
 RANKS, SECONDS, SECONDS_MIN = 256, 1500.0, 600.0
 SEEDS_MAX, RANKS_MAX = 1000, 100_000
-PROGRESS_SECONDS = 2.0
 OWN = "an aggregator of its own"
 SUFFIXES = (".toml", ".json")
 
@@ -125,13 +124,14 @@ def _play(arguments, target: str, seed: int):
 
     scenario = _scenario(arguments, seed)
     name = arguments.scenario or f"seed {seed}"
-    progress = _Progress(name, scenario.seconds)
-    if target == OWN:
-        outcome = play_alone(scenario, _serve, progress)
-    else:
-        files = {option[2:].replace("-", "_"): option for option in FILES}
-        credentials = Credentials(**{name: getattr(arguments, name) for name in files})
-        outcome = play_to(scenario, target.split(","), credentials, progress, watch=bool(arguments.check))
+    with ProgressLine(f"{name}: simulated seconds") as line:
+        progress = lambda now, pushes: line(now, scenario.seconds)  # noqa: E731
+        if target == OWN:
+            outcome = play_alone(scenario, _serve, progress)
+        else:
+            files = {option[2:].replace("-", "_"): option for option in FILES}
+            credentials = Credentials(**{name: getattr(arguments, name) for name in files})
+            outcome = play_to(scenario, target.split(","), credentials, progress, watch=bool(arguments.check))
     if arguments.truth:
         _write(arguments.truth, outcome.truth)
     return outcome
@@ -157,21 +157,6 @@ def _write(path: str, document: dict) -> None:
     with open(path, "w") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
-
-
-class _Progress:
-    """A line every two seconds, on a terminal."""
-
-    def __init__(self, name: str, seconds: float):
-        self._name, self._seconds = name, seconds
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, now: float, pushes: int) -> None:
-        if time.monotonic() - self._last >= PROGRESS_SECONDS and sys.stderr.isatty():
-            self._last = time.monotonic()
-            took = self._last - self._began
-            text = f"{self._name}: {now:.0f} of {self._seconds:.0f} s, {pushes} pushes, after {took:.0f} s"
-            message("simulate", text)
 
 
 def _serve(listener, ledger: str, clock_ns) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from goodput.cli import fail, message, os_error_text
+from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.cli.run_logs.lookup import is_file, logs_of
-from goodput.cli.run_logs.output import is_incomplete, problem_lines, progress_bar
+from goodput.cli.run_logs.output import is_incomplete, problem_lines
 
 DESCRIPTION = """Replay the recorded steps of a run as if something were different: a slow rank
 as fast as the median, no waiting for the loader, half of the communication
@@ -41,7 +42,7 @@ def call(arguments) -> int:
     from goodput.wire.identity import clean_text
 
     try:
-        with _log(arguments) as (file, run), progress_bar() as progress:
+        with _log(arguments) as (file, run), ProgressLine("reading") as progress:
             found, problems = read.read(file, run, progress=progress)
     except LogError as error:
         return fail("whatif", clean_text(error, 500))

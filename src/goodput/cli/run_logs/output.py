@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from contextlib import contextmanager
 from functools import partial
 from typing import cast
 
 from goodput.cli import OldSpelling, fail, has_colour, message, positive_seconds, terminal_columns
+from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.defaults import STALL_SECONDS
 
 PROBLEMS_SHOWN = 20
@@ -61,7 +60,7 @@ def print_account(command: str, arguments, path: str, run: str | None) -> int:
     recorders, recordings = (
         (_recorders(), _recordings() if wanted else None) if window is None else (None, None)
     )
-    with progress_bar() as progress:
+    with ProgressLine("reading") as progress:
         replayed = replay(
             path,
             stall_seconds=arguments.stall,
@@ -219,19 +218,3 @@ def problem_lines(problems) -> list[str]:
     if problems.broken:
         lines.append(problems.broken)
     return lines
-
-
-@contextmanager
-def progress_bar():
-    """A function of the share that is read, 0 to 1. It draws a bar if standard error is a terminal and rich is there."""
-    try:
-        if not sys.stderr.isatty():
-            raise ModuleNotFoundError
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield lambda share: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
