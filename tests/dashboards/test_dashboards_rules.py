@@ -423,7 +423,7 @@ def test_alert_has_annotations_and_links(rule):
     assert variable in rule["annotations"]["dashboard_url"]
     # An event needs no time to become true; a state does.
     is_event = "xid_errors" in rule["expr"] or "ecc_errors" in rule["expr"]
-    assert re.fullmatch("0s" if is_event else "[1-5]m|1[05]m|1h", rule["for"])
+    assert re.fullmatch("0s" if is_event else "[1-5]m|1[05]m|20m|1h", rule["for"])
 
 
 @pytest.mark.parametrize("name", [name for name, rule in ALERTS.items() if "hardware" in rule["file"]])

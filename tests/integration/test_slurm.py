@@ -17,13 +17,13 @@ from support.servers.slurm import Slurm, is_alive, require_slurm
 
 from goodput.aggregator.api.app import create_app
 
-# Each with how its run stands in the end; down: it goes on once Slurm starts it again. None times out, which Slurm notices only
+# Each with how its run stands in the end; the one that is requeued goes on once Slurm starts it again. None times out, which Slurm notices only
 # twice a minute.
 STATUSES = {
     "cancelled": "cancelled",
     "completed": "finished",
     "failed": "failed",
-    "requeued": "down",
+    "requeued": "failed",
     "node failed": "failed",
 }
 UNTIL_TOLD = "while [ ! -e go ]; do sleep 0.1; done; "
