@@ -80,7 +80,6 @@ CLAUSES = {
             "GoodputObjectiveBurn#fast"
         ),
         "unless on (cluster, run) run:no_page:bool": "GoodputObjectiveBurn#fast",
-        "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurn#fast",
         "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurn#fast",
         "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurn#fast",
         ">= 2": "GoodputObjectiveBurn#cluster",
@@ -92,7 +91,6 @@ CLAUSES = {
         "and on (cluster, run) run:steady_gpu_seconds:delta_6h >= on (cluster, run) 10800 * max by (cluster, run) (goodput_run_gpus)": (
             "GoodputObjectiveBurn#slow"
         ),
-        "and on (cluster, run) run:expected_to_work:bool": "GoodputObjectiveBurn#slow",
         "and on (cluster, run) run:coverage:ratio_5m >= 0.95": "GoodputObjectiveBurn#slow",
         "unless on (cluster, run) goodput_rank_last_report_age_seconds > 60": "GoodputObjectiveBurn#slow",
     },
@@ -121,7 +119,7 @@ CLAUSES = {
     "run_ended_test.yml": {
         "unless on (cluster, run) goodput_rank_alive == 1": "GoodputRunFailed",
         "unless on (cluster, run) run:no_page:bool": "GoodputRunFailed",
-        'or max by (cluster, run) (goodput_ranks{kind="expected"})': "GoodputRunFailed",
+        'or max by (cluster, run) (goodput_ranks{kind="expected"} or goodput_run_reported_gpus)': "GoodputRunFailed",
     },
     "run_sizes_test.yml": {
         "unless on (cluster, run) run:no_page:bool": "GoodputRunStalled",
