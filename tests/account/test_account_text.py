@@ -398,3 +398,11 @@ def test_lost_advice_has_the_counts():
     two = Process(attempt=2, start=7).resumed(2).step(forward=1).finished()
     advice = next(c["advice"] for c in text_of(one, two)[0]["causes"] if c["state"] == "lost")
     assert advice.startswith("2 rank-steps were lost in 1 restart:")
+
+
+def test_lost_steps_of_a_failed_run_have_no_restart():
+    one = Process().steps(10, forward=1).saved().steps(3, forward=1).failed()
+    advice = next(c["advice"] for c in text_of(one)[0]["causes"] if c["state"] == "lost")
+    assert advice.startswith(
+        "3 rank-steps after its last committed checkpoint are lost: save checkpoints more often"
+    )

@@ -12,6 +12,8 @@ def advise(account) -> str:
     steps = sum(account.of("lost_steps"))
     restarts = len(account.restarts)
     head = f"{steps} rank-steps were lost in {restarts} restart{'s' * (restarts != 1)}"
+    if not restarts:  # It failed, and nothing has started it again.
+        head = f"{steps} rank-steps after its last committed checkpoint are lost"
     saving = checkpoints(account)
     best, interval = saving["best_interval_seconds"], saving["interval_seconds"]
     if best is not None and interval is not None and interval <= best:
