@@ -142,7 +142,8 @@ def test_windows_by_option(tmp_path):
 def on_a_terminal(*arguments) -> tuple[str, str]:
     """(standard output, standard error), the latter being a terminal."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", MAIN, "replay", *map(str, arguments)]
+    at_once = "from goodput.cli.parsing import progress_line; progress_line.SHOWN_AFTER = 0; "
+    command = [sys.executable, "-c", at_once + MAIN, "replay", *map(str, arguments)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}
     )
