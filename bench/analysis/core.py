@@ -4,8 +4,8 @@
 
 A group of so many ranks pushes blocks of five rows in turn, as an aggregator sees them; a row has twelve phases, seven
 of them with time. Each round times both in a fresh process on one core, in CPU time: folding a row, comparing the ranks
-of its step and noting who is slow. The bars are 1 us a row and 600 bytes a rank, which has a page's rows waiting for
-its group besides.
+of its step and noting who is slow. The bars are 1 us a row and 600 bytes a rank, rows that wait for its group
+included.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
  * A run has attempts (one rank process each) and groups (attempts whose steps are compared). What a row is charged to
  * depends on the rows before it and on those of its group for the same steps, never on later ones, with one exception: how
  * much of an attempt's first step was compiling is known once the next CORE_FIRST_OTHERS single steps are. All times are
- * int64 nanoseconds. Calls return 0 or more, or one of the negative errors below; after an error nothing has changed.
+ * int64 nanoseconds. Calls return 0 or more, or one of the negative errors below; after an error nothing has changed
+ * (but by core_fold_blocks, which may have folded the blocks before the one that lacked memory; its counts tell).
  * A run may be used by one thread at a time; runs are independent. The rules:
  *
  * - Time in phases is charged to their states. Between steps compute is unattributed; before the first step all is startup but

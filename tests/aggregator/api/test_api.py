@@ -533,7 +533,8 @@ def test_finished_run_leaves_series_not_api(client):
     assert {row["run"] for row in client.get("/api/v1/runs").json()["runs"]} == {"recent", "past"}
 
 
-def test_all_series_are_declared(client):
+def push_what_makes_every_series(client) -> None:
+    """Runs with restarts, saves, a hang, stages, roles, a missing rank, spent calls, slow links, health events and a clock."""
     for ranks in story(start=now() - 60):
         push(client, *ranks)
     saves = Process(0, 1, now() - 5).step(forward=1).saved().step(forward=1).saved()
@@ -577,6 +578,10 @@ def test_all_series_are_declared(client):
         sent_ns=ns(now()),
     )
     push(client, node="ahead", sent_ns=ns(now() + 10))
+
+
+def test_all_series_are_declared(client):
+    push_what_makes_every_series(client)
     families = list(text_string_to_metric_families(client.get("/metrics").text))
     (hung,) = [one for one in families if one.name == "goodput_hang_collective_seconds"]
     assert [one.labels for one in hung.samples] == [
