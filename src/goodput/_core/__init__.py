@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 ROW_STATES = (
-    *("productive", "loader", "h2d", "communication", "checkpoint", "evaluation", "rollout"),
-    *("compile", "startup", "restore", "stall", "unattributed"),
+    *("productive", "loader", "h2d", "communication", "launch", "checkpoint", "evaluation"),
+    *("rollout", "compile", "startup", "restore", "stall", "unattributed"),
 )
+PLANNED_STATES = ("checkpoint", "evaluation", "rollout", "compile", "restore")
 TAIL_STATES = (*ROW_STATES, "lost")
 INDEX = {state: at for at, state in enumerate(ROW_STATES)}
 # How a tail is taken: of a process that lives, that died, that ended otherwise.
@@ -172,6 +173,7 @@ def library() -> ctypes.CDLL:
         "core_read_all": (ctypes.c_int, run, _pointer64, _int64),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
+        "core_read_planned": (ctypes.c_int, run, _int32, _pointer64),
         "core_read_phases": (ctypes.c_int, run, _int32, _pointer64, _int32, _pointer64),
         "core_tail": (ctypes.c_int, run, _int32, _pointer64, _int32, _int32, _int64, _int32, _pointer64),
         "core_saved_bytes": (_int64, run),
@@ -358,6 +360,12 @@ class CoreRun:
         values, steps = (_int64 * self._phases[attempt])(), _int64()
         _checked("core_read_phases", self._handle, attempt, values, len(values), ctypes.byref(steps))
         return steps.value, list(values)
+
+    def planned(self, attempt: int) -> list[int]:
+        """The longest phase so far of the rank in each of PLANNED_STATES, in ns; shorter ones than 3 minutes may lack."""
+        values = (_int64 * len(PLANNED_STATES))()
+        _checked("core_read_planned", self._handle, attempt, values)
+        return list(values)
 
     def tail(
         self, attempt: int, totals: Iterable[int], open_state: str, end_ns: int, how: int

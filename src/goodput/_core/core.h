@@ -32,11 +32,12 @@ enum { CORE_NO_MEMORY = -1, CORE_BAD_ARGUMENT = -2, CORE_BAD_SNAPSHOT = -3 };
 
 /* The states that a row can be charged to. */
 enum {
-    PRODUCTIVE, LOADER, H2D, COMMUNICATION, CHECKPOINT, EVALUATION, ROLLOUT, COMPILE, STARTUP, RESTORE, STALL, UNATTRIBUTED,
+    PRODUCTIVE, LOADER, H2D, COMMUNICATION, LAUNCH, CHECKPOINT, EVALUATION, ROLLOUT, COMPILE, STARTUP, RESTORE, STALL, UNATTRIBUTED,
     ROW_STATES
 };
 
 enum {
+    CORE_PLANNED_STATES = 5,
     CORE_VALUE_MAX_BITS = 62,  /* no time and no count is larger */
     CORE_PHASES_MAX = 255,
     CORE_ATTEMPTS_MAX = 1 << 24,
@@ -181,6 +182,8 @@ int core_read_stretches(const core_run *run, int32_t attempt, core_stretch *stre
 int core_read_rates(const core_run *run, double *values, int64_t attempts);
 /* By a restart of core_limit, the number of lost steps and their time. */
 int core_read_loss(const core_run *run, int32_t attempt, int32_t restart, int64_t *steps, int64_t *ns);
+/* The longest phase of each planned state, in their order: checkpoint, evaluation, rollout, compile, restore. */
+int core_read_planned(const core_run *run, int32_t attempt, int64_t *values);
 /* Own time per phase of kept steps in the bound without a stall and but for a single first one: `phases` values; returns 0. `*steps`
  * is their number. */
 int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);

@@ -13,8 +13,6 @@
 /* A stall is longer than so many usual steps, a planned phase longer than so many of its longest. */
 #define TIMES 10
 
-#define PLANNED_STATES 5
-
 typedef __int128 wide;
 
 /* A long step of the last CORE_WINDOW of a rank, and how many later ones are as long or longer. */
@@ -27,7 +25,7 @@ typedef struct {
 typedef struct {
     uint32_t count, kept, room;
     long_step *steps;
-    int64_t planned_ns[PLANNED_STATES]; /* the longest phase of each planned state so far */
+    int64_t planned_ns[CORE_PLANNED_STATES]; /* the longest phase of each planned state so far */
 } history;
 
 /* One step of an attempt, or several, as its group compares them. */

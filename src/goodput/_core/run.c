@@ -371,6 +371,14 @@ int core_read_loss(const core_run *run, int32_t index, int32_t restart, int64_t 
     return 0;
 }
 
+int core_read_planned(const core_run *run, int32_t index, int64_t *values)
+{
+    if (!run || !values || index < 0 || index >= run->count)
+        return CORE_BAD_ARGUMENT;
+    memcpy(values, run->histories[run->attempts[index].history].planned_ns, CORE_PLANNED_STATES * sizeof(*values));
+    return 0;
+}
+
 int core_read_phases(const core_run *run, int32_t index, int64_t *values, int32_t phases, int64_t *steps)
 {
     if (!run || !values || !steps || index < 0 || index >= run->count || phases != run->attempts[index].phases)

@@ -68,7 +68,7 @@ static void save_history(stream *to, history *own)
     FIELD(own->planned_ns);
     if (to->is_reading)
         own->room = own->kept;
-    check(to, own->kept <= CORE_WINDOW && own->kept <= own->count && are_values(own->planned_ns, PLANNED_STATES));
+    check(to, own->kept <= CORE_WINDOW && own->kept <= own->count && are_values(own->planned_ns, CORE_PLANNED_STATES));
     array_of(to, &own->steps, own->kept, own->room, sizeof(*own->steps));
     for (uint32_t i = 0; to->is_reading && !to->is_bad && i < own->kept; i++)
         check(to, own->steps[i].number <= own->count && are_values(&own->steps[i].ns, 1));

@@ -8,7 +8,7 @@
 int planned_place(int state)
 {
     static const int8_t places[ROW_STATES] = {
-        [CHECKPOINT] = 1, [EVALUATION] = 2, [ROLLOUT] = 3, [RESTORE] = 4, [COMPILE] = 5};
+        [CHECKPOINT] = 1, [EVALUATION] = 2, [ROLLOUT] = 3, [COMPILE] = 4, [RESTORE] = 5};
     return places[state] - 1;
 }
 

@@ -13,8 +13,8 @@ PLANNED = {"checkpoint", "evaluation", "rollout", "restore", "compile"}
 STAYS_BEFORE_STEPS = {"restore", "compile", "rollout", "stall"}
 # The order of states, of which the first of equals takes the rest of a division.
 ROW_ORDER = (
-    *("productive", "loader", "h2d", "communication", "checkpoint", "evaluation", "rollout"),
-    *("compile", "startup", "restore", "stall", "unattributed"),
+    *("productive", "loader", "h2d", "communication", "launch", "checkpoint", "evaluation"),
+    *("rollout", "compile", "startup", "restore", "stall", "unattributed"),
 )
 MINUTE = 60 * 10**9
 
