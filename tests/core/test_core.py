@@ -53,7 +53,7 @@ class Rank:
         for name, value in known.items():
             totals[STATES.index(name)] += round(value * SECOND)
         found = self.run.tail(self.index, totals, state, self.end + round(seconds * SECOND), how)
-        return {name: ns / SECOND for name, ns in found.items() if ns}
+        return {name: ns / SECOND for name, ns in found.items() if ns and name not in ("compute_ns", "saved_ns")}
 
 
 NS = {

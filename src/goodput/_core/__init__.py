@@ -17,7 +17,9 @@ ROW_STATES = (
     *("rollout", "compile", "startup", "restore", "stall", "unattributed"),
 )
 PLANNED_STATES = ("checkpoint", "evaluation", "rollout", "compile", "restore")
+# Of a tail by state, then all compute and saving of checkpoints in it, whatever their states.
 TAIL_STATES = (*ROW_STATES, "lost")
+TAIL_COLUMNS = (*TAIL_STATES, "compute_ns", "saved_ns")
 INDEX = {state: at for at, state in enumerate(ROW_STATES)}
 # How a tail is taken: of a process that lives, that died, that ended otherwise.
 RUNNING, DIED, ENDED = range(3)
@@ -39,7 +41,7 @@ _SUMS = (
         "number",
         "top_step",
     ),
-    *("end_ns", "samples", "kept_samples", "device_ns", "compute_ns", "clamped", "threshold_ns"),
+    *("end_ns", "samples", "kept_samples", "device_ns", "compute_ns", "saved_ns", "clamped", "threshold_ns"),
     *("provisional", "slow", "first_compared"),
 )
 READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
@@ -370,12 +372,12 @@ class CoreRun:
     def tail(
         self, attempt: int, totals: Iterable[int], open_state: str, end_ns: int, how: int
     ) -> dict[str, int]:
-        """The time from the newest row to `end_ns` by TAIL_STATES.
+        """The time from the newest row to `end_ns` by TAIL_COLUMNS.
 
         `totals` are those of its phases then, or none; `open_state` that of the phase it was in; `how` is RUNNING, DIED or
         ENDED.
         """
-        known, values = array("q", totals), (_int64 * len(TAIL_STATES))()
+        known, values = array("q", totals), (_int64 * len(TAIL_COLUMNS))()
         _checked(
             "core_tail",
             self._handle,
@@ -387,7 +389,7 @@ class CoreRun:
             how,
             values,
         )
-        return dict(zip(TAIL_STATES, values, strict=True))
+        return dict(zip(TAIL_COLUMNS, values, strict=True))
 
     def save(self) -> bytes:
         """A snapshot, which the same version of the core restores."""

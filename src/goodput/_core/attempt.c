@@ -305,6 +305,7 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values, core_st
     span step;
     bool is_held = is_first && own.count == 1 && !is_lost, is_stall = false;
     one->compute_ns += own.inside[PRODUCTIVE] + own.gap[PRODUCTIVE];
+    one->saved_ns += own.inside[CHECKPOINT] + own.gap[CHECKPOINT];
     one->clamped += own.is_cut;
     settle_gap(one, &own, threshold);
     if (is_held)

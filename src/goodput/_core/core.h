@@ -105,7 +105,8 @@ enum {
     READ_SAMPLES,
     READ_KEPT_SAMPLES,     /* of kept steps */
     READ_DEVICE,           /* length of steps that the device's clock divided */
-    READ_COMPUTE,          /* all compute, whatever its state */
+    READ_COMPUTE,          /* all compute, whatever its state, lost and outside the bound too */
+    READ_SAVED,            /* the same of saving checkpoints */
     READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
@@ -118,6 +119,8 @@ enum {
 enum { TAIL_RUNNING, TAIL_DIED, TAIL_ENDED };
 /* States of a tail beyond those of rows. */
 enum { TAIL_LOST = ROW_STATES, TAIL_STATES };
+/* After them all compute and saving of checkpoints in it, whatever their states. */
+enum { TAIL_COMPUTE = TAIL_STATES, TAIL_SAVED, TAIL_COUNT };
 
 /* One row as it was folded: `count` steps up to `step`, time by state inside and before them. For timelines and tests. */
 typedef struct {
@@ -187,7 +190,7 @@ int core_read_planned(const core_run *run, int32_t attempt, int64_t *values);
 /* Own time per phase of kept steps in the bound without a stall and but for a single first one: `phases` values; returns 0. `*steps`
  * is their number. */
 int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);
-/* The time from the newest row to `end_ns` by state, TAIL_STATES values, from the totals then (`phases`, or 0 where they are not
+/* The time from the newest row to `end_ns`, TAIL_COUNT values, from the totals then (`phases`, or 0 where they are not
  * known) and the state of the phase that was open. */
 int core_tail(const core_run *run, int32_t attempt, const int64_t *totals, int32_t phases, int32_t open_state, int64_t end_ns,
               int32_t how, int64_t *values);

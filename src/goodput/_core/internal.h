@@ -76,7 +76,7 @@ typedef struct {
     peak peak;
     loss *losses;
     int32_t loss_count;
-    int64_t rows, steps, usual_steps, device_ns, compute_ns, clamped;
+    int64_t rows, steps, usual_steps, device_ns, compute_ns, saved_ns, clamped;
     first_step *first;
     /* In its group: */
     int64_t straggler_ns, bubble_ns, caused_ns, caused_in_group_ns, matched_ns, compared_steps, last_steps, late_rows;

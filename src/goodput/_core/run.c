@@ -310,6 +310,7 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_KEPT_SAMPLES] = one->kept_samples;
     values[READ_DEVICE] = one->device_ns;
     values[READ_COMPUTE] = one->compute_ns;
+    values[READ_SAVED] = one->saved_ns;
     values[READ_CLAMPED] = one->clamped;
     values[READ_THRESHOLD] = history_threshold_ns(&run->histories[one->history], run->least_stall_ns);
     values[READ_SLOW] = one->onset.slow;

@@ -181,13 +181,13 @@ static void save_sums(stream *to, attempt *one)
     FIELD(one->device_total_ns);
     FIELD(one->inside);
     FIELD(one->gaps);
-    int64_t *sums[] = {&one->rows, &one->steps, &one->usual_steps, &one->device_ns, &one->compute_ns, &one->clamped,
+    int64_t *sums[] = {&one->rows, &one->steps, &one->usual_steps, &one->device_ns, &one->compute_ns, &one->saved_ns, &one->clamped,
                        &one->straggler_ns, &one->bubble_ns, &one->caused_ns, &one->caused_in_group_ns, &one->matched_ns,
                        &one->compared_steps, &one->last_steps, &one->late_rows, &one->lost_ns, &one->lost_steps,
                        &one->kept_samples, &one->work, &one->row_number, &one->end_ns,
                        &one->samples, &one->samples_total, &one->device_total_ns};
     for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
-        if (i < 18)
+        if (i < 19)
             FIELD(*sums[i]);
         check(to, are_values(sums[i], 1));
     }

@@ -45,11 +45,13 @@ int core_tail(const core_run *run, int32_t index, const int64_t *totals, int32_t
         if (totals[i] < 0 || totals[i] > VALUE_MAX)
             return CORE_BAD_ARGUMENT;
     int64_t length = end_ns > one->end_ns ? end_ns - one->end_ns : 0, running = 0;
-    memset(values, 0, TAIL_STATES * sizeof(*values));
+    memset(values, 0, TAIL_COUNT * sizeof(*values));
     fill(one, states_of(run, one), totals, phases, open_state, length, values, &running);
     int64_t threshold = history_threshold_ns(&run->histories[one->history], run->least_stall_ns);
     if (length > PLANNED_LEAST_NS)
         limit(run, one, threshold, open_state, running, values);
+    values[TAIL_COMPUTE] = values[PRODUCTIVE];
+    values[TAIL_SAVED] = values[CHECKPOINT];
     if (!one->rows)
         settle_beginning(values, true);
     else if (unplanned_ns(values) > threshold)

@@ -336,48 +336,13 @@ class Engine:
         ranks = yield from self.summing_ranks(restarts, once)
         yield
         found = self.sum_folds()
-        device = next((a.device for own in facts.by_rank.values() for a in own if a.device), "")
-        result = Account(
-            run=run.name,
-            start_ns=facts.start_ns,
-            end_ns=facts.end_ns,
-            status=facts.status,
-            world_size=_world_size(facts),
-            ranks=ranks,
-            restarts=list(restarts.values()),
-            straggler=straggler,
-            threshold_ns=facts.threshold_ns,
-            last_progress_ns=facts.start_ns if found.progress_ns is None else found.progress_ns,
-            clamped=facts.overlaps + found.clamped + sum(is_cut(run.attempts[key]) for key in self.folds),
-            samples=found.samples,
-            device=device,
-            ranks_elsewhere=_ranks_elsewhere(run),
-            is_on_cpu=bool(re.match(CPU_NAME, device)) if device else run.is_without_gpu,
-            loader=summarize_loaders(run.attempts.values()),
-            stacks=sampled_ranks(run.attempts.values()),
-            allocated_ns=facts.allocated_ns(),
-            total_steps=_total_steps(run),
-            next_step=None if facts.is_part or found.last_step < 0 else found.last_step + 1,
-            unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
-            planned=self.planned,
-            left_out=len(run.left_out()),
-            is_of_workers=bool(facts.own_points),
-            is_part=facts.is_part,
-            is_to_end=facts.is_to_end,
-            may_restart=facts.may_restart,
-            peers=peers_of(run),
-            evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())) if run.is_of_pages else None,
-            moved_clocks=_moved_clocks(run),
-            failed=_first_failure(run) if facts.status == "failed" else None,
-        )
         yield
-        result.once = once.total(result.gpu_ns())
+        account = account_of(run, facts, found, straggler, ranks, list(restarts.values()))
+        account.planned = self.planned
+        account.clamped += sum(is_cut(run.attempts[key]) for key in self.folds)
         yield
-        _count_failures(result, run, facts)
-        if result.failed is not None:
-            committed = provisional_limit(run, facts.points)
-            result.committed_step = committed if 0 <= committed < KEEP_ALL else None
-        return result
+        account.once = once.total(account.gpu_ns())
+        return account
 
     def sum_folds(self) -> FoldSums:
         folds = self.folds.values()
@@ -398,6 +363,55 @@ class Engine:
         yield
         usual, ranks = typical(self.run), self.facts.expected.apart(self.facts.by_rank)
         return [_rank_account(self, some, restarts, usual, once) for some in ranks]
+
+
+def account_of(
+    run: Run,
+    facts: Facts,
+    found: FoldSums,
+    straggler: Straggler,
+    ranks: Sequence[RankAccount],
+    restarts: list[Restart],
+) -> Account:
+    """The account of these ranks, without what is paid once."""
+    device = next((a.device for own in facts.by_rank.values() for a in own if a.device), "")
+    result = Account(
+        run=run.name,
+        start_ns=facts.start_ns,
+        end_ns=facts.end_ns,
+        status=facts.status,
+        world_size=_world_size(facts),
+        ranks=ranks,
+        restarts=restarts,
+        straggler=straggler,
+        threshold_ns=facts.threshold_ns,
+        last_progress_ns=facts.start_ns if found.progress_ns is None else found.progress_ns,
+        clamped=facts.overlaps + found.clamped,
+        samples=found.samples,
+        device=device,
+        ranks_elsewhere=_ranks_elsewhere(run),
+        is_on_cpu=bool(re.match(CPU_NAME, device)) if device else run.is_without_gpu,
+        loader=summarize_loaders(run.attempts.values()),
+        stacks=sampled_ranks(run.attempts.values()),
+        allocated_ns=facts.allocated_ns(),
+        total_steps=_total_steps(run),
+        next_step=None if facts.is_part or found.last_step < 0 else found.last_step + 1,
+        unmeasured=sum(attempt.unmeasured for attempt in run.attempts.values()),
+        left_out=len(run.left_out()),
+        is_of_workers=bool(facts.own_points),
+        is_part=facts.is_part,
+        is_to_end=facts.is_to_end,
+        may_restart=facts.may_restart,
+        peers=peers_of(run),
+        evaluated_gpu_ns=sum(map(_evaluated_gpu_ns, run.attempts.values())) if run.is_of_pages else None,
+        moved_clocks=_moved_clocks(run),
+        failed=_first_failure(run) if facts.status == "failed" else None,
+    )
+    _count_failures(result, run, facts)
+    if result.failed is not None:
+        committed = provisional_limit(run, facts.points)
+        result.committed_step = committed if 0 <= committed < KEEP_ALL else None
+    return result
 
 
 def compute(
@@ -554,7 +568,7 @@ def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: di
         result.flops += fold.work * attempt.flops_per_step
     if result.hardware_flops is not None and attempt.hardware_flops_per_step is not None:
         result.hardware_flops += fold.work * attempt.hardware_flops_per_step
-    rate = fold.throughput.rate()
+    rate = fold.best_rate()
     if rate is not None:
         result.best_samples_per_second = max(rate, result.best_samples_per_second or 0.0)
     restart = restarts.get(attempt.attempt)

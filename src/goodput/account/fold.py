@@ -224,6 +224,10 @@ class Fold:
             self.note_usual([length], [inside[PRODUCTIVE] + inside[UNATTRIBUTED]])
         return self._settle(step, count, end_ns, length, inside, samples)
 
+    def best_rate(self) -> float | None:
+        """Samples per second of its fastest steps."""
+        return self.throughput.rate()
+
     def is_typical(self, step: int, count: int, end_ns: int, inside: list[int]) -> bool:
         """Whether the next step counts for `phase_times`: it is whole, kept, no stall, and not the first."""
         if not self.steps or step > self.limit or end_ns > self.bound.to_ns:

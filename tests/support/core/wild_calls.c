@@ -142,7 +142,7 @@ static void fold_block(driver *my, core_run *run)
 
 static void read_all(driver *my, core_run *run)
 {
-    int64_t values[READ_COUNT], tail[TAIL_STATES], totals[PHASES], phases[PHASES], steps, caused;
+    int64_t values[READ_COUNT], tail[TAIL_COUNT], totals[PHASES], phases[PHASES], steps, caused;
     core_stretch stretches[CORE_STRETCHES_MAX];
     double *rates = malloc(sizeof(*rates) * ATTEMPTS);
     core_read_rates(run, rates, core_attempts(run));
