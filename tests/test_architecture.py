@@ -24,7 +24,7 @@ PACKAGES = {
     "metrics": ["histograms", "protobuf_fields"],
     "otlp": ["access", "goodput", "metrics"],
     "access": [],
-    "account": ["defaults", "slices", "wire"],
+    "account": ["_core", "defaults", "slices", "wire"],
     "columns": ["account", "defaults", "slices", "wire"],
     "child_processes": [],
     "nccl": [],

@@ -53,7 +53,9 @@ class Rank:
         for name, value in known.items():
             totals[STATES.index(name)] += round(value * SECOND)
         found = self.run.tail(self.index, totals, state, self.end + round(seconds * SECOND), how)
-        return {name: ns / SECOND for name, ns in found.items() if ns and name not in ("compute_ns", "saved_ns")}
+        return {
+            name: ns / SECOND for name, ns in found.items() if ns and name not in ("compute_ns", "saved_ns")
+        }
 
 
 NS = {
@@ -297,6 +299,19 @@ def test_blocks_of_several_attempts_at_once():
     assert counts == (5, 0, 0)
     assert [run.read(one.index)["rows"] for one in ranks] == [2, 1, 2]
     assert run.read_all()[1, 0] == run.read(1)["productive"]
+
+
+def test_an_earlier_tail_is_judged_by_what_came_before_the_next_attempt():
+    run = CoreRun()
+    first = Rank(run, 0, run.group()).steps(10, productive=1)
+    before = first.tail(ENDED, "loader", 90)
+    assert before == {"stall": 90}
+    second = Rank(run, 0, run.group(), before=first.index, start=200).steps(9, productive=20)
+    restored = CoreRun.restore(run.save())
+    assert restored.save() == run.save()
+    assert first.tail(ENDED, "loader", 90) == before
+    assert run.read(first.index)["threshold_ns"] == 60 * SECOND
+    assert second.tail(ENDED, "loader", 90) == {"loader": 90}
 
 
 def test_a_row_that_crosses_the_bound_counts_in_part(alone):

@@ -41,7 +41,17 @@ _SUMS = (
         "number",
         "top_step",
     ),
-    *("end_ns", "samples", "kept_samples", "device_ns", "compute_ns", "saved_ns", "clamped", "threshold_ns"),
+    *(
+        "end_ns",
+        "samples",
+        "kept_samples",
+        "device_ns",
+        "compute_ns",
+        "saved_ns",
+        "clamped",
+        "threshold_ns",
+        "lengths",
+    ),
     *("provisional", "slow", "first_compared"),
 )
 READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)

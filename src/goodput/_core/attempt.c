@@ -16,24 +16,24 @@ typedef struct {
 } row;
 
 /* Move what exceeds the limit of a planned state to `stall`. */
-static void limit_state(const history *own, int64_t threshold_ns, int64_t *states, int state, int64_t excused_ns)
+static void limit_state(int64_t longest, int64_t threshold_ns, int64_t *states, int state)
 {
-    int64_t longest = own->planned_ns[planned_place(state)], limit = PLANNED_LEAST_NS;
+    int64_t limit = PLANNED_LEAST_NS;
     if (longest > limit / TIMES)
         limit = longest > VALUE_MAX / TIMES ? VALUE_MAX : longest * TIMES;
     limit = threshold_ns > limit ? threshold_ns : limit;
-    int64_t excess = states[state] - excused_ns - limit;
+    int64_t excess = states[state] - limit;
     if (excess > 0) {
         states[state] -= excess;
         states[STALL] += excess;
     }
 }
 
-void limit_planned(const history *own, int64_t threshold_ns, int64_t *states)
+void limit_planned(const int64_t *longest_ns, int64_t threshold_ns, int64_t *states)
 {
     for (int state = 0; state < ROW_STATES; state++)
         if (is_planned(state) && states[state] > PLANNED_LEAST_NS)
-            limit_state(own, threshold_ns, states, state, 0);
+            limit_state(longest_ns[planned_place(state)], threshold_ns, states, state);
 }
 
 static void note_planned(history *own, const int64_t *states)
@@ -294,8 +294,8 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values, core_st
     bool is_long = spent > run->least_stall_ns || spent > PLANNED_LEAST_NS;
     int64_t threshold = is_long ? history_threshold_ns(past, run->least_stall_ns) : run->least_stall_ns;
     if (own.count == 1 && is_long) {
-        limit_planned(past, threshold, own.gap);
-        limit_planned(past, threshold, own.inside);
+        limit_planned(past->planned_ns, threshold, own.gap);
+        limit_planned(past->planned_ns, threshold, own.inside);
     }
     if (spent > PLANNED_LEAST_NS / TIMES) { /* A shorter phase raises no limit. */
         note_planned(past, own.gap);
@@ -335,6 +335,25 @@ static bool is_in_range(const int64_t *values, int32_t phases)
     return is_good && values[ROW_NUMBER] > 0;
 }
 
+/* Keep what is known of the rank for the attempt before this one, which begins; false without memory. */
+static bool close_before(core_run *run, const attempt *one)
+{
+    history *past = &run->histories[one->history];
+    int32_t index = (int32_t)(one - run->attempts);
+    if (past->newest == index)
+        return true;
+    attempt *before = past->newest >= 0 ? &run->attempts[past->newest] : NULL;
+    if (before && !before->last) {
+        judgement now = judge(run, before), *last = malloc(sizeof(*last));
+        if (!last)
+            return false;
+        *last = now;
+        before->last = last;
+    }
+    past->newest = index;
+    return true;
+}
+
 /* Make room for all that these rows may need, so that folding them cannot fail. */
 static bool reserve(core_run *run, attempt *one, const int64_t *values, int64_t rows, int64_t width)
 {
@@ -354,7 +373,7 @@ static bool reserve(core_run *run, attempt *one, const int64_t *values, int64_t 
         if (!one->first)
             return false;
     }
-    return group_reserve(run, one, rows);
+    return group_reserve(run, one, rows) && (number == one->row_number || close_before(run, one));
 }
 
 int core_fold(core_run *run, int32_t attempt_index, const int64_t *values, int64_t rows, int32_t phases,

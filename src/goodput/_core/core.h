@@ -109,6 +109,7 @@ enum {
     READ_SAVED,            /* the same of saving checkpoints */
     READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
+    READ_LENGTHS,          /* step lengths that it is of, and older ones */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
     READ_SLOW,             /* 1 while the rank is slow */
     READ_FIRST_COMPARED,   /* the first step in which it was compared with peers, -1 before */

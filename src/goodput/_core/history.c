@@ -50,6 +50,19 @@ int64_t history_threshold_ns(const history *own, int64_t least_ns)
     return usual * TIMES > least_ns ? usual * TIMES : least_ns;
 }
 
+/* What decides on the time after an attempt's newest row: its rank's later attempts do not. */
+judgement judge(const core_run *run, const attempt *one)
+{
+    const history *own = &run->histories[one->history];
+    judgement now = {.threshold_ns = 0};
+    if (one->last)
+        return *one->last;
+    now.threshold_ns = history_threshold_ns(own, run->least_stall_ns);
+    for (int i = 0; i < CORE_PLANNED_STATES; i++)
+        now.planned_ns[i] = own->planned_ns[i];
+    return now;
+}
+
 /* Make room for `rows` more lengths; false without memory. */
 bool history_reserve(history *own, int64_t rows)
 {

@@ -26,7 +26,13 @@ typedef struct {
     uint32_t count, kept, room;
     long_step *steps;
     int64_t planned_ns[CORE_PLANNED_STATES]; /* the longest phase of each planned state so far */
+    int32_t newest;                          /* the attempt whose rows came last, -1 before */
 } history;
+
+/* What was known of a rank when the first row of its next attempt came. */
+typedef struct {
+    int64_t threshold_ns, planned_ns[CORE_PLANNED_STATES];
+} judgement;
 
 /* One step of an attempt, or several, as its group compares them. */
 typedef struct {
@@ -78,6 +84,7 @@ typedef struct {
     int32_t loss_count;
     int64_t rows, steps, usual_steps, device_ns, compute_ns, saved_ns, clamped;
     first_step *first;
+    judgement *last; /* of an attempt that another one followed */
     /* In its group: */
     int64_t straggler_ns, bubble_ns, caused_ns, caused_in_group_ns, matched_ns, compared_steps, last_steps, late_rows;
     span *waiting; /* a ring of `room`, a power of two */
@@ -149,6 +156,7 @@ bool reserve_scratch(core_run *run, int32_t members, bool is_pipeline);
 /* history.c */
 int64_t history_threshold_ns(const history *own, int64_t least_ns);
 bool history_reserve(history *own, int64_t rows);
+judgement judge(const core_run *run, const attempt *one);
 void history_add(history *own, int64_t ns, int64_t least_ns);
 
 /* states.c */
@@ -172,7 +180,7 @@ double peak_rate(const peak *own);
 /* attempt.c */
 const uint8_t *states_of(const core_run *run, const attempt *one);
 void fix_first(core_run *run, attempt *one);
-void limit_planned(const history *own, int64_t threshold_ns, int64_t *states);
+void limit_planned(const int64_t *longest_ns, int64_t threshold_ns, int64_t *states);
 void settle_beginning(int64_t *gap, bool is_single);
 
 /* group.c */

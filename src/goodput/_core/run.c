@@ -43,6 +43,7 @@ static void free_attempt(attempt *one)
     free(one->totals);
     free(one->losses);
     free(one->first);
+    free(one->last);
     free(one->waiting);
     free(one->onset.stretches);
 }
@@ -179,6 +180,8 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
     if (!set_phases(run, one, facts->phases, facts->states))
         return CORE_NO_MEMORY;
     one->history = is_new_rank ? run->history_count++ : run->attempts[facts->before].history;
+    if (is_new_rank)
+        run->histories[one->history].newest = -1;
     join(run, own, run->count);
     return run->count++;
 }
@@ -312,7 +315,8 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_COMPUTE] = one->compute_ns;
     values[READ_SAVED] = one->saved_ns;
     values[READ_CLAMPED] = one->clamped;
-    values[READ_THRESHOLD] = history_threshold_ns(&run->histories[one->history], run->least_stall_ns);
+    values[READ_THRESHOLD] = judge(run, one).threshold_ns;
+    values[READ_LENGTHS] = run->histories[one->history].count;
     values[READ_SLOW] = one->onset.slow;
     values[READ_FIRST_COMPARED] = one->onset.first;
 }
@@ -403,7 +407,7 @@ int64_t core_memory_bytes(const core_run *run)
     for (int32_t i = 0; i < run->count; i++) {
         const attempt *one = &run->attempts[i];
         bytes += one->phases * 3 * (int64_t)sizeof(int64_t) + one->room * (int64_t)sizeof(span);
-        bytes += (one->first ? sizeof(first_step) : 0) + one->loss_count * (int64_t)sizeof(loss);
+        bytes += (one->first ? sizeof(first_step) : 0) + (one->last ? sizeof(judgement) : 0) + one->loss_count * (int64_t)sizeof(loss);
         bytes += one->onset.stretches ? CORE_STRETCHES_MAX * sizeof(core_stretch) : 0;
     }
     for (int32_t i = 0; i < run->group_count; i++)

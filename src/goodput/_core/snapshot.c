@@ -61,11 +61,13 @@ static bool are_values(const int64_t *values, int64_t count)
     return true;
 }
 
-static void save_history(stream *to, history *own)
+static void save_history(stream *to, const core_run *run, history *own)
 {
     FIELD(own->count);
     FIELD(own->kept);
     FIELD(own->planned_ns);
+    FIELD(own->newest);
+    check(to, own->newest >= -1 && own->newest < run->count);
     if (to->is_reading)
         own->room = own->kept;
     check(to, own->kept <= CORE_WINDOW && own->kept <= own->count && are_values(own->planned_ns, CORE_PLANNED_STATES));
@@ -110,6 +112,18 @@ static bool is_span(const span *one)
 {
     return one->first <= one->last && one->first >= -VALUE_MAX && one->last >= 0 && one->last <= VALUE_MAX &&
            are_values(&one->communication, 4) && one->within <= one->communication && (one->beginning == 0 || one->beginning == 1);
+}
+
+static void save_last(stream *to, attempt *one)
+{
+    uint8_t has_last = one->last != NULL;
+    FIELD(has_last);
+    if (to->is_reading && has_last && !to->is_bad && !(one->last = calloc(1, sizeof(*one->last))))
+        to->is_bad = true;
+    if (one->last) {
+        FIELD(*one->last);
+        check(to, are_values(&one->last->threshold_ns, 1 + CORE_PLANNED_STATES));
+    }
 }
 
 /* What waits, without the place that it has in the ring, so runs in which the same waits are the same bytes. */
@@ -232,6 +246,7 @@ static void save_attempt(stream *to, const core_run *run, attempt *one)
     save_sums(to, one);
     save_peak(to, &one->peak);
     save_first(to, one);
+    save_last(to, one);
     save_waiting(to, one);
     save_onset(to, &one->onset);
 }
@@ -266,7 +281,7 @@ static void save_run(stream *to, core_run *run)
     for (int32_t i = 0; i < run->layout_count && !to->is_bad; i++)
         save_layout(to, &run->layouts[i]);
     for (int32_t i = 0; i < run->history_count && !to->is_bad; i++)
-        save_history(to, &run->histories[i]);
+        save_history(to, run, &run->histories[i]);
     for (int32_t i = 0; i < run->group_count && !to->is_bad; i++)
         save_group(to, run, &run->groups[i]);
     for (int32_t i = 0; i < run->count && !to->is_bad; i++)
@@ -320,6 +335,10 @@ static bool finish_restored(core_run *run)
             own->lacking += is_lacking(run, &run->attempts[own->members[at]]);
         is_good = is_good && reserve_scratch(run, own->count, own->stages > 0);
         members += is_good ? own->count : 0;
+    }
+    for (int32_t i = 0; is_good && i < run->history_count; i++) {
+        int32_t newest = run->histories[i].newest;
+        is_good = newest < 0 || run->attempts[newest].history == i;
     }
     free(seen);
     return is_good && members == run->count;

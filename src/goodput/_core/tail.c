@@ -22,14 +22,14 @@ static void fill(const attempt *one, const uint8_t *states, const int64_t *total
 
 /* Move planned time beyond its limit to `stall`. A process that makes rollouts and no steps may make any number of them, so of
  * these only the running one is limited. */
-static void limit(const core_run *run, const attempt *one, int64_t threshold, int32_t open_state, int64_t running, int64_t *tail)
+static void limit(const judgement *by, const attempt *one, int32_t open_state, int64_t running, int64_t *tail)
 {
     int64_t others = 0;
     if (!one->rows) {
         others = open_state == ROLLOUT ? tail[ROLLOUT] - running : tail[ROLLOUT];
         tail[ROLLOUT] -= others;
     }
-    limit_planned(&run->histories[one->history], threshold, tail);
+    limit_planned(by->planned_ns, by->threshold_ns, tail);
     tail[ROLLOUT] += others;
 }
 
@@ -47,14 +47,14 @@ int core_tail(const core_run *run, int32_t index, const int64_t *totals, int32_t
     int64_t length = end_ns > one->end_ns ? end_ns - one->end_ns : 0, running = 0;
     memset(values, 0, TAIL_COUNT * sizeof(*values));
     fill(one, states_of(run, one), totals, phases, open_state, length, values, &running);
-    int64_t threshold = history_threshold_ns(&run->histories[one->history], run->least_stall_ns);
+    judgement by = judge(run, one);
     if (length > PLANNED_LEAST_NS)
-        limit(run, one, threshold, open_state, running, values);
+        limit(&by, one, open_state, running, values);
     values[TAIL_COMPUTE] = values[PRODUCTIVE];
     values[TAIL_SAVED] = values[CHECKPOINT];
     if (!one->rows)
         settle_beginning(values, true);
-    else if (unplanned_ns(values) > threshold)
+    else if (unplanned_ns(values) > by.threshold_ns)
         move_to_stall(values);
     else if (how == TAIL_DIED) {
         values[TAIL_LOST] = length;

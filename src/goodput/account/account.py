@@ -9,7 +9,7 @@ are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
@@ -28,7 +28,7 @@ from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.mfu.peaks import peak
 from goodput.account.rank_groups import Groups, SummedStartGroups, summed_ends
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
-from goodput.account.resume import KEEP_ALL, provisional_limit
+from goodput.account.resume import KEEP_ALL, Restart, provisional_limit
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.slow_ranks.peers import Peers, peers_of
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
@@ -39,7 +39,7 @@ from goodput.defaults import CPU_NAME, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, ST
 from goodput.slices import Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks
 
-_DOWN, _UNOBSERVED, _STARTUP = INDEX["down"], INDEX["unobserved"], INDEX["startup"]
+_UNOBSERVED = INDEX["unobserved"]
 
 DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
@@ -50,28 +50,6 @@ DECLARED_KEPT = (
 # Ends of an attempt that are no failure; being killed is one.
 NO_FAILURE = ("finished", "resumed", "cancelled")
 FACTORS = ("availability", "step_efficiency", "goodput", "compute_efficiency", "mfu", "hfu")
-
-
-@dataclass
-class Restart:
-    """A start of the run after the first, with what it cost. Times in unix ns, sums in GPU-ns."""
-
-    attempt: int
-    time_ns: int
-    resume_step: int | None
-    devices: int = 0
-    down_gpu_ns: int = 0
-    lost_steps: int = 0
-    lost_gpu_ns: int = 0
-    startup_gpu_ns: int = 0  # startup, restore and compile of this attempt
-
-    def gpu_ns(self) -> int:
-        return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
-
-    def add_gap(self, state: int, gpu_ns: int) -> None:
-        """Add time before this start in which no process of a rank existed."""
-        self.down_gpu_ns += gpu_ns if state == _DOWN else 0
-        self.startup_gpu_ns += gpu_ns if state == _STARTUP else 0
 
 
 @dataclass(frozen=True)
@@ -362,7 +340,7 @@ class Engine:
         """The ranks once the folds are finished, in slices; adds to `restarts` and `once` what they cost."""
         yield
         usual, ranks = typical(self.run), self.facts.expected.apart(self.facts.by_rank)
-        return [_rank_account(self, some, restarts, usual, once) for some in ranks]
+        return [rank_account(self.facts, self.folds, some, restarts, usual, once) for some in ranks]
 
 
 def account_of(
@@ -465,20 +443,25 @@ def _world_size(facts: Facts) -> int:
     return sum(one.count for one in facts.expected.ranges if one.spans and one.spans[-1][1] == facts.end_ns)
 
 
-def _rank_account(
-    engine: Engine, some: RankRange, restarts: dict[int, Restart], typical, once: PaidOnce
+def rank_account(
+    facts: Facts,
+    sums: Mapping[Key, Any],
+    some: RankRange,
+    restarts: dict[int, Restart],
+    typical,
+    once: PaidOnce,
 ) -> RankAccount:
     """Place the rank's attempts one after the other in the times in which it is expected."""
     rank = some.first
-    attempts = engine.facts.by_rank.get(rank, [])
+    attempts = facts.by_rank.get(rank, [])
     result = RankAccount(rank, wall_ns=sum(end - start for start, end in some.spans), count=some.count)
     _describe(result, attempts, typical)
     for attempt in attempts:
-        fold = engine.folds[rank, attempt.attempt]
+        fold = sums[rank, attempt.attempt]
         _add_attempt(result, attempt, fold, restarts)
         spent = [(kept + rest) * result.devices for kept, rest in zip(fold.kept, fold.rest, strict=True)]
         once.add(attempt.attempt, spent, [ns * result.devices for ns in fold.ending])
-    for start, end, state, attempt in gaps(engine.facts, rank):
+    for start, end, state, attempt in gaps(facts, rank):
         result.states[state] += end - start
         once.add_gap(attempt, state, (end - start) * result.devices)
         if attempt is not None and attempt.attempt in restarts:

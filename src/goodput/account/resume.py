@@ -9,10 +9,35 @@ checkpoint whose step nobody knows.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 
 from goodput.account.attempts import Attempt, Run
+from goodput.account.states import INDEX
 
 KEEP_ALL = 1 << 62
+_DOWN, _STARTUP = INDEX["down"], INDEX["startup"]
+
+
+@dataclass
+class Restart:
+    """A start of the run after the first, with what it cost. Times in unix ns, sums in GPU-ns."""
+
+    attempt: int
+    time_ns: int
+    resume_step: int | None
+    devices: int = 0
+    down_gpu_ns: int = 0
+    lost_steps: int = 0
+    lost_gpu_ns: int = 0
+    startup_gpu_ns: int = 0  # startup, restore and compile of this attempt
+
+    def gpu_ns(self) -> int:
+        return self.down_gpu_ns + self.lost_gpu_ns + self.startup_gpu_ns
+
+    def add_gap(self, state: int, gpu_ns: int) -> None:
+        """Add time before this start in which no process of a rank existed."""
+        self.down_gpu_ns += gpu_ns if state == _DOWN else 0
+        self.startup_gpu_ns += gpu_ns if state == _STARTUP else 0
 
 
 def resume_points(run: Run) -> dict[int, int | None]:

@@ -1,4 +1,4 @@
-"""The ranks of an account in columns: the same sums as account._rank_account has for each rank.
+"""The ranks of an account in columns: the same sums as account.rank_account has for each rank.
 
 A rank takes some 350 bytes, and a RankAccount is made only when it is asked for.
 """
@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from goodput.account.account import DECLARED_KEPT, Restart, peak_of, typical
+from goodput.account.account import DECLARED_KEPT, peak_of, typical
 from goodput.account.collectives.operation_sums import STATES as EXPOSED_STATES
 from goodput.account.collectives.operation_sums import Exposed, OperationSums
 from goodput.account.facts import Facts, gaps
 from goodput.account.fold import PaidOnce
 from goodput.account.hardware import energy_mj, idle_part
 from goodput.account.ranks import RankAccount, RankColumns
+from goodput.account.resume import Restart
 from goodput.account.states import BEGINNING, INDEX, NOTHING, STATES
 from goodput.columns.fold_table import FoldTable
 from goodput.columns.peak_throughput import rates
