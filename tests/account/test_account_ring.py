@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 import time
+from random import Random
 
 import pytest
 from support.rank_page.page_maker import Rank
+
+from goodput.progress.local_runs import LocalRuns
 
 MS = 1_000_000
 # Own time of each rank in a step of 12 ms: rank 2 waits 4 ms longer for its loader, and all wait for it.
@@ -59,6 +62,23 @@ def test_straggler_share_is_the_same_at_any_reading(ranks, tmp_path):
         straggler = account["straggler"]
         assert (straggler["culprit"], straggler["because"]) == (2, "loader"), upto
         assert account["coverage"]["compared"] == pytest.approx(1.0, abs=0.005), upto
+
+
+def test_twenty_readings_of_a_long_run_agree(ranks, tmp_path):
+    """The rings begin anywhere after 5 000 steps; of all steps the share is 8 / 36 too."""
+    random, shares, culprits, done = Random(7), [], set(), [0, 0, 0]
+    for reading in range(20):
+        upto = 5000 + 37 * reading
+        for number, rank in enumerate(ranks):
+            for _ in range(upto + random.randrange(3) - done[number]):
+                make_step(rank, number)
+                done[number] += 1
+        (found,) = LocalRuns([str(tmp_path)], 60.0).read()
+        shares.append(share_of(found.document, "straggler"))
+        straggler = found.document["straggler"]
+        culprits.add((straggler["culprit"], straggler["because"]))
+    assert shares == pytest.approx([8 / 36] * 20, abs=0.005)
+    assert culprits == {(2, "loader")}
 
 
 def test_steps_that_cannot_be_compared_are_said(ranks, tmp_path):
