@@ -21,6 +21,7 @@ from goodput.account.states import STATES
 
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9
+STEP_MAX = (1 << 62) - 1
 
 
 class CoreEngine:
@@ -78,7 +79,9 @@ class CoreEngine:
         self.places[key] = self._of_rank[attempt.rank] = place
         from_ns = max(bound.from_ns - self._origin_ns, 0)
         self.core.bound(place, from_ns, max(bound.to_ns - self._origin_ns, from_ns))
-        self.core.limit(place, limit, [point for point, _ in restarts if point is not None])
+        # No step is below 0.
+        points = [min(max(point, -1), STEP_MAX) for point, _ in restarts if point is not None]
+        self.core.limit(place, max(limit, -1), points)
 
     def group_name(self, attempt: Attempt) -> tuple[int, str]:
         """The attempt number, and the name of those that it is compared with; "" for a pipeline."""
