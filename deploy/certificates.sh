@@ -12,7 +12,7 @@ umask 077
 mkdir -p -- "$folder"
 new="-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc"
 if [ ! -e "$folder/ca.key" ] && [ -e "$folder/ca.crt" ]; then
-    echo "certificates.sh: $folder/ca.key is missing: put it back, or remove ca.crt for a new authority, which no host knows" >&2
+    echo "certificates.sh: $folder/ca.key is missing: put it back, or replace the certificates by new ones of that authority" >&2
     exit 1
 fi
 command -v openssl >/dev/null || {

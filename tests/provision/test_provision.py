@@ -36,7 +36,7 @@ class Provisioned:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def targets(self) -> list[str]:
-        (group,) = yaml.safe_load((self.etc / "prometheus" / "nodes.yml").read_text())
+        (group,) = yaml.safe_load((self.etc / "nodes.yml").read_text())
         return group["targets"]
 
 
@@ -82,7 +82,7 @@ def test_modes_and_groups_keep_secrets(cluster):
     secrets = {"tokens.json", "node-tokens.json", "aggregator.key"}
     for_prometheus = {"read-token", "metrics-token"}
     assert modes == dict.fromkeys(secrets, 0o640) | dict.fromkeys(for_prometheus, 0o600) | dict.fromkeys(
-        ("ca.crt", "aggregator.crt"), 0o644
+        ("ca.crt", "aggregator.crt", "nodes.yml"), 0o644
     )
     assert stat.S_IMODE(cluster.folder.stat().st_mode) == 0o700
     for path in cluster.folder.iterdir():
@@ -200,9 +200,22 @@ def test_missing_authority_key_is_not_replaced(cluster, capsys):
     authority = (cluster.folder / "ca.crt").read_bytes()
     assert cluster.call("head=10.0.0.1") == 0  # Nothing to sign.
     assert cluster.call("head=10.0.0.1", "node003") == 1
-    assert "private/ca.key is missing: put it back" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "no certificate for node003: " in error and "private/ca.key is missing: put it back" in error
     assert (cluster.folder / "ca.crt").read_bytes() == authority
     assert "node003" not in (cluster.folder / "inventory.json").read_text()
+
+
+def test_certificates_of_another_authority_are_used(cluster, tmp_path):
+    """Put into the folder before the first call, without the authority's key."""
+    other = Provisioned(tmp_path / "other")
+    other.folder.mkdir(parents=True)
+    for name in ("ca.crt", "head.crt", "head.key", "node001.crt", "node001.key"):
+        shutil.copy(cluster.folder / name, other.folder)
+    assert other.call("head", "node001") == 0
+    assert (other.etc / "aggregator.crt").read_bytes() == (cluster.folder / "head.crt").read_bytes()
+    assert other.extracted("node001")["etc/goodput/node.key"] == (cluster.folder / "node001.key").read_bytes()
+    assert not (other.folder / "ca.key").exists()
 
 
 def test_other_tenant_and_damaged_inventory_are_errors(cluster, capsys):

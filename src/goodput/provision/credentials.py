@@ -30,13 +30,14 @@ class Secret:
 def ensure_certificates(script: Path, folder: Path, hosts: Iterable[Host], inventory: Inventory) -> list[str]:
     """Make the certificates in `folder` that are missing, have other names or expire within 30 days.
 
-    Returns the names of their hosts. `script` is deploy/certificates.sh. Raises ProvisionError.
+    Those of another authority, put there before, are used as they are. Returns the names of the hosts whose certificates
+    were made. `script` is deploy/certificates.sh. Raises ProvisionError.
     """
     now = time.time()
     wanted = [
         host
         for host in hosts
-        if inventory.certified.get(host.name) != host
+        if inventory.certified.get(host.name, host) != host
         or not (folder / f"{host.name}.key").exists()
         or (earliest_expiry(str(folder / f"{host.name}.crt")) or 0.0) < now + RENEW_SECONDS
     ]
@@ -48,7 +49,9 @@ def ensure_certificates(script: Path, folder: Path, hosts: Iterable[Host], inven
     except OSError as error:
         raise ProvisionError(f"cannot run sh: {error.strerror}") from None
     if done.returncode:
-        raise ProvisionError(f"{script}: {done.stderr.strip() or f'status {done.returncode}'}")
+        names = ", ".join(host.name for host in wanted[:5]) + (", ..." if len(wanted) > 5 else "")
+        problem = done.stderr.strip() or f"{script} ended with status {done.returncode}"
+        raise ProvisionError(f"no certificate for {names}: {problem}")
     inventory.certified |= {host.name: host for host in wanted}
     return [host.name for host in wanted]
 

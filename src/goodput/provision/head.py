@@ -13,7 +13,7 @@ from pathlib import Path
 from goodput.provision.archive import write_archive
 from goodput.provision.credentials import Secret, ensure_certificates, ensure_tokens, revoke_tokens, set_owner
 from goodput.provision.hosts import Host, Inventory, ProvisionError
-from goodput.provision.prometheus import write_configuration
+from goodput.provision.prometheus import write_configuration, write_targets
 
 SERVE_OPTIONS = (
     "--listen 0.0.0.0:9471 --tokens /etc/goodput/tokens.json "
@@ -76,7 +76,8 @@ def provision(plan: Plan) -> list[str]:
     _remove(plan, inventory)
     tokens = _make_tokens(plan, kept)
     inventory.write()
-    write_configuration(plan.source, plan.etc / "prometheus", plan.head.name, inventory.nodes)
+    write_configuration(plan.source, plan.etc / "prometheus", plan.head.name)
+    write_targets(plan.etc / "nodes.yml", inventory.nodes)
     lines = _install_head(plan, groups)
     for node in kept:
         archive = plan.folder / f"{node.name}.tar"

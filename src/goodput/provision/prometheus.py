@@ -13,13 +13,13 @@ SECURED = """\
     authorization: {{credentials_file: /etc/goodput/{token}}}
     tls_config: {{ca_file: /etc/goodput/ca.crt}}
 """
-FROM_FILE = '    file_sd_configs: [{files: ["/etc/goodput/prometheus/nodes.yml"]}]\n'
+FROM_FILE = '    file_sd_configs: [{files: ["/etc/goodput/nodes.yml"]}]\n'
 
 
-def write_configuration(source: Path, folder: Path, head: str, nodes: Iterable[str]) -> None:
-    """Write all files of Prometheus and Alertmanager into `folder`, and the nodes as nodes.yml.
+def write_configuration(source: Path, folder: Path, head: str) -> None:
+    """Write all files of Prometheus and Alertmanager into `folder`. `source` has `deploy/`.
 
-    Prometheus reads nodes.yml again when it changes. `source` has `deploy/`. Raises UpError, ProvisionError.
+    Raises UpError, ProvisionError.
     """
     path = write_prometheus(source, folder, PORTS)
     text = path.read_text(encoding="utf-8")
@@ -28,14 +28,19 @@ def write_configuration(source: Path, folder: Path, head: str, nodes: Iterable[s
     text = _replaced(text, "aggregator", SECURED.format(token="read-token") + targets)
     path.write_text(text, encoding="utf-8")
     write_alertmanager(source, folder)
-    lines = [f'    - "{name}:{PORTS["node"]}"\n' for name in sorted(nodes)]
-    written = "- targets:\n" + "".join(lines) if lines else "[]\n"
-    # Renamed into its place, so that Prometheus never reads half of it.
-    part = folder / "nodes.yml.new"
-    part.write_text("# Written by `goodput provision`.\n" + written, encoding="utf-8")
-    part.replace(folder / "nodes.yml")
     for path in folder.iterdir():
         path.chmod(0o644)
+
+
+def write_targets(path: Path, nodes: Iterable[str]) -> None:
+    """Write the nodes' addresses in the format of file_sd_configs, which Prometheus reads again when they change."""
+    lines = [f'    - "{name}:{PORTS["node"]}"\n' for name in sorted(nodes)]
+    text = "# Written by `goodput provision`.\n" + ("- targets:\n" + "".join(lines) if lines else "[]\n")
+    # Renamed into its place, so that Prometheus never reads half of it.
+    part = path.with_name(f"{path.name}.new")
+    part.write_text(text, encoding="utf-8")
+    part.chmod(0o644)
+    part.replace(path)
 
 
 def _replaced(text: str, name: str, lines: str) -> str:
