@@ -154,6 +154,9 @@ def test_removed_node_loses_token_files_and_target(cluster, capsys):
     assert list(cluster.folder.glob("node001*")) == []
     assert cluster.call("head=10.0.0.1", "--remove", "node001") == 1
     assert "--remove node001: no such node" in capsys.readouterr().err
+    assert cluster.call("head=10.0.0.1", "node002", "--remove", "node002") == 1
+    assert "--remove node002: it is also a node to provision" in capsys.readouterr().err
+    assert cluster.targets() == ["node002:9470"]
 
 
 def test_options_of_the_operator_stay(cluster, capsys):
@@ -216,6 +219,7 @@ def test_certificates_of_another_authority_are_used(cluster, tmp_path):
     assert (other.etc / "aggregator.crt").read_bytes() == (cluster.folder / "head.crt").read_bytes()
     assert other.extracted("node001")["etc/goodput/node.key"] == (cluster.folder / "node001.key").read_bytes()
     assert not (other.folder / "ca.key").exists()
+    assert stat.S_IMODE(other.folder.stat().st_mode) == 0o700  # It was open to others before.
 
 
 def test_other_tenant_and_damaged_inventory_are_errors(cluster, capsys):
