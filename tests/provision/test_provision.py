@@ -109,13 +109,16 @@ def test_second_call_changes_no_secret(cluster, capsys):
     capsys.readouterr()
     assert cluster.call("head=10.0.0.1", "node001") == 0
     assert secrets() == before
-    assert "certificates made: 0, tokens made: 0" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "certificates made: 0, tokens made: 0" in printed and "to be copied now: none\n" in printed
     assert cluster.targets() == ["node001:9470", "node002:9470"]
 
 
-def test_more_nodes_are_added(cluster):
+def test_more_nodes_are_added(cluster, capsys):
     before = cluster.extracted("node001")
+    capsys.readouterr()
     assert cluster.call("head=10.0.0.1", "node003", "--tenant", "vision") == 0
+    assert "to be copied now: node003\n" in capsys.readouterr().out
     assert cluster.targets() == ["node001:9470", "node002:9470", "node003:9470"]
     assert cluster.extracted("node001") == before
     (token,) = [one for one in read(cluster.etc / "tokens.json") if one.name == "node003"]
@@ -145,6 +148,13 @@ def test_other_names_make_another_certificate(cluster):
     assert cluster.call("head=10.0.0.1,head.example") == 0
     assert "DNS:head.example" in cluster.names(cluster.etc / "aggregator.crt")
     assert (cluster.folder / "node001.crt").read_bytes() == kept
+
+
+def test_new_token_for_metrics_is_for_all_nodes(cluster, capsys):
+    (cluster.etc / "metrics-token").unlink()
+    capsys.readouterr()
+    assert cluster.call("head=10.0.0.1") == 0
+    assert "to be copied now: node001 node002\n" in capsys.readouterr().out
 
 
 def test_removed_node_loses_token_files_and_target(cluster, capsys):

@@ -25,6 +25,8 @@ GOODPUT_AGGREGATOR=https://{head}:9471
 GOODPUT_TOKEN_FILE=/etc/goodput/end-token
 GOODPUT_CA_FILE=/etc/goodput/ca.crt
 """
+METRICS = "prometheus-metrics"  # the token that Prometheus sends to nodes
+SHOWN_MAX = 20  # nodes in the report
 INSTALL = {
     "goodput": "install the package goodput, or run systemd-sysusers with deploy/systemd/goodput.sysusers.conf",
     "slurm": "install Slurm, or leave out --slurm",
@@ -139,7 +141,7 @@ def _make_tokens(plan: Plan, nodes: Sequence[Host]) -> list[str]:
         secrets.append(Secret("slurmctld", "ingest", plan.etc / "end-token"))
     made = ensure_tokens(plan.etc / "tokens.json", secrets)
     return made + ensure_tokens(
-        plan.etc / "node-tokens.json", [Secret("prometheus", "metrics", plan.etc / "metrics-token")]
+        plan.etc / "node-tokens.json", [Secret(METRICS, "metrics", plan.etc / "metrics-token")]
     )
 
 
@@ -209,13 +211,17 @@ def _set_option(path: Path, variable: str, value: str) -> list[str]:
 def _report(
     plan: Plan, nodes: Sequence[Host], certificates: Sequence[str], tokens: Sequence[str]
 ) -> list[str]:
+    changed = [node.name for node in nodes if node.name in {*certificates, *tokens} or METRICS in tokens]
+    shown = " ".join(changed[:SHOWN_MAX]) + (
+        f" and {len(changed) - SHOWN_MAX} more" if len(changed) > SHOWN_MAX else ""
+    )
     lines = [
         f"certificates made: {len(certificates)}, tokens made: {len(tokens)}; all others are valid and stay"
     ]
     lines += [f"removed: {name}; its token is revoked" for name in plan.remove]
-    lines.append(
-        f"head {plan.head.name}: {plan.etc}, and Prometheus's configuration in {plan.etc / 'prometheus'}"
-    )
-    lines += [f"node {node.name}: {plan.folder / f'{node.name}.tar'}" for node in nodes]
-    lines.append(f"keep {plan.folder} to yourself: it has the authority's key and every node's token")
+    lines += [
+        f"head {plan.head.name}: {plan.etc}, and Prometheus's configuration in {plan.etc / 'prometheus'}",
+        f"nodes: {len(nodes)}, with an archive each as {plan.folder / 'NODE.tar'}; to be copied now: {shown or 'none'}",
+        f"keep {plan.folder} to yourself: it has the authority's key and every node's token",
+    ]
     return lines
