@@ -11,6 +11,14 @@ days=${DAYS:-365}
 umask 077
 mkdir -p -- "$folder"
 new="-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc"
+if [ ! -e "$folder/ca.key" ] && [ -e "$folder/ca.crt" ]; then
+    echo "certificates.sh: $folder/ca.key is missing: put it back, or replace the certificates by new ones of that authority" >&2
+    exit 1
+fi
+command -v openssl >/dev/null || {
+    echo "certificates.sh: openssl is not installed" >&2
+    exit 1
+}
 if [ ! -e "$folder/ca.key" ]; then
     # shellcheck disable=SC2086  # Options are words.
     openssl req $new -days 3650 -subj "/CN=goodput authority" -keyout "$folder/ca.key" -out "$folder/ca.crt" \

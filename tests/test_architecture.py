@@ -216,6 +216,7 @@ PACKAGES = {
     "mcp": ["account", "exporters.push", "goodput"],
     "demo": ["account", "child_processes", "goodput", "top"],
     "up": ["child_processes"],
+    "provision": ["access", "up"],
     "cli": [
         *(
             "access",
@@ -249,6 +250,7 @@ PACKAGES = {
         *(
             "exporters.push",
             "exporters.server",
+            "provision",
             "runlog",
             "sdk.recorder",
             "sdk.reports",
@@ -284,6 +286,7 @@ STANDARD = {
     ),
     *(
         "up",
+        "provision",
         "access",
         "defaults",
         "slices",

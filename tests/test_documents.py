@@ -22,7 +22,7 @@ PAGES = [
 ]
 # Of other projects.
 FOREIGN_FILES = {"nvme_metrics.py", "nvidia-bug-report.sh"}
-OWN_FILES = {"deploy/kubernetes/overlays/mine"}  # that a user writes
+OWN_FILES = {"deploy/kubernetes/overlays/mine", "/etc/goodput/nodes.yml"}  # that a user or a command writes
 SOURCES = (
     ".py",
     ".c",

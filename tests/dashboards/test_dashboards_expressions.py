@@ -8,7 +8,7 @@ import pytest
 import yaml
 from dashboards import generate
 from dashboards.rows import panels_of
-from support.servers.servers import require
+from support.servers.servers import REPOSITORY, require
 
 BOARDS = {uid.removesuffix(".json"): json.loads(text) for uid, text in generate.boards().items()}
 
@@ -109,3 +109,14 @@ def test_phases_of_the_step_thread_add_up_to_all(tmp_path):
     }
     expr = expression("goodput-rank", "Phases on the host's clock", "{{phase}}", run="r", rank="0")
     check(tmp_path, series, expr, {'{phase="checkpoint"}': 0.75, '{phase="forward"}': 0.25})
+
+
+def test_runbook_finds_the_runs_that_hang_without_an_aggregator(tmp_path):
+    """Not those that work, and not those that are over, whose agents still have their pages for a minute."""
+    text = (REPOSITORY / "deploy" / "runbooks" / "GoodputAggregatorDown.md").read_text()
+    (query,) = re.findall(r"(?m)^    (run:steps:rate_1m.*)$", text)
+    series = {'run:steps:rate_1m{run="works"}': "2x10", 'goodput_rank_alive{run="works",rank="0"}': "1x10"}
+    series |= {f'run:steps:rate_1m{{run="{run}"}}': "0x10" for run in ("hangs", "over", "removed")}
+    series |= {f'goodput_rank_alive{{run="hangs",rank="{rank}"}}': f"{1 - rank}x10" for rank in range(2)}
+    series['goodput_rank_alive{run="over",rank="0"}'] = "0x10"
+    check(tmp_path, series, query, {'run:steps:rate_1m{run="hangs"}': 0})

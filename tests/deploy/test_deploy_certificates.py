@@ -76,3 +76,11 @@ def test_shellcheck_passes():
         pytest.skip("not installed: shellcheck")
     scripts = (DEPLOY / "packages" / "scripts").glob("*.sh")
     subprocess.run([linter, DEPLOY / "certificates.sh", *scripts], check=True)
+
+
+def test_missing_key_of_the_authority_is_an_error(made, tmp_path):
+    """It may be kept elsewhere; a new authority in its place would be one that no host knows."""
+    shutil.copy(made() / "ca.crt", tmp_path)
+    done = subprocess.run([DEPLOY / "certificates.sh", tmp_path, "head"], capture_output=True, text=True)
+    assert done.returncode == 1 and f"{tmp_path}/ca.key is missing: put it back" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["ca.crt"]

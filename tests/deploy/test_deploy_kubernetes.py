@@ -19,6 +19,7 @@ from support.servers import servers
 from goodput.access import listening
 from goodput.aggregator.ingest.store import RUNS_MAX
 from goodput.metrics import CATALOGUE
+from goodput.provision.prometheus import write_configuration
 from goodput.rank_page.page import SYSTEM_DIRECTORY
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -295,7 +296,7 @@ def limits_of(jobs: list[dict]) -> dict[str, dict]:
     return {job["job_name"]: {name: job[name] for name in LIMITS} for job in jobs}
 
 
-def test_every_scrape_is_bounded_alike():
+def test_every_scrape_is_bounded_alike(tmp_path):
     """With room for what is exposed at most: beyond a limit Prometheus refuses the whole scrape."""
     shipped = {
         name: yaml.safe_load((DEPLOY / "prometheus" / name).read_text())
@@ -303,11 +304,9 @@ def test_every_scrape_is_bounded_alike():
     }
     limits = limits_of(shipped["prometheus.yml"]["scrape_configs"])
     assert limits_of(shipped["agent.yml"]["scrape_configs"]) == limits
-    text = (servers.REPOSITORY / "docs" / "deploy.md").read_text()
-    block = "\n".join(
-        line[4:] for line in text[text.index("    scrape_configs:") :].split("\n\n")[0].splitlines()
-    )
-    assert limits_of(yaml.safe_load(block)["scrape_configs"]) == limits
+    write_configuration(servers.REPOSITORY, tmp_path, "head")
+    written = yaml.safe_load((tmp_path / "prometheus.yml").read_text())
+    assert limits_of(written["scrape_configs"]) == limits
     monitors = of_kind(
         load(KUBERNETES / "components" / "prometheus-operator" / "monitors.yaml"), "ServiceMonitor"
     )

@@ -70,6 +70,13 @@ def test_it_is_bounded_and_starts_again(name):
     assert service.get("DynamicUser") == "yes" or service["User"] == "goodput"
 
 
+@pytest.mark.parametrize("name", UNITS)
+def test_refused_system_call_fails_and_kills_nothing(name):
+    """NumPy's OpenBLAS calls mbind, which is in @resources, and goes on where it fails."""
+    service = unit(name)
+    assert service["SystemCallErrorNumber"] == "EPERM" and "SystemCallFilter" in service
+
+
 def test_drop_in_opens_the_kernels_log(analyze, tmp_path):
     """Whatever the unit denies of it, and nothing else."""
     drop_in = tmp_path / "goodput-node.service.d" / "kernel-log.conf"

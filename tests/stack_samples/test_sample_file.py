@@ -42,6 +42,13 @@ def test_only_main_thread_outside_phases_counts():
     assert places(RAW) == PLACES
 
 
+def test_single_thread_without_a_name_counts():
+    """As of a program that has not imported threading; of several such threads the main one is not known."""
+    alone = "thread (394);<module> (train.py:7);waits (train.py:3) 46"
+    assert places(alone) == {"train.py:waits, line 3": 46}
+    assert places(f"{alone}\nthread (395);run (other.py:1) 50") == {}
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{", '{"samples":1}', '{"start_ns":7,"samples":1,"places":[],"reason":""}', "9" * 20_000],

@@ -48,6 +48,7 @@ COMMANDS = {
         "end": "tell the aggregator that a run is over",
         "ledger": "show, compact, check and back up the ledger, and delete runs",
         "node": "run the agent of this node",
+        "provision": "make certificates, tokens and options of a head and its nodes",
         "serve": "run the aggregator: accounts, API, page and series of all runs",
         "simulate": "simulate a cluster with planted faults, and check the account",
         "token": "create, list and revoke access tokens",

@@ -1,0 +1,1 @@
+"""`goodput provision`: certificates, tokens and configuration of a head and its nodes."""
