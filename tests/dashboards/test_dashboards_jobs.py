@@ -16,8 +16,10 @@ from support.dashboards.rules_pruned import alert_key, each_pruned, keys_in_case
 from support.servers.servers import RULES, require
 
 JOB_SECONDS, BETWEEN_JOBS_SECONDS = 600, 30
-# When the first job ends: a change of jobs falls into every two and a half minutes of some replay.
-FIRST_JOB_SECONDS = (150, 300, 450, 600)
+# When the first job ends: a change of jobs falls into every two and a half minutes of some replay of `make fuzz`, and
+# into every five minutes of one of the suite.
+FIRST_JOB_SECONDS = (150, 450)
+MORE_SECONDS = [pytest.param(seconds, marks=pytest.mark.more_seeds) for seconds in (300, 600)]
 OF_NODES = {
     alert_key(rule["labels"], rule["alert"])
     for name in rule_files()
@@ -125,7 +127,7 @@ def replays(path, first_seconds: int) -> list[dict]:
     return [found for test in read(path)["tests"] if (found := with_jobs(test, first_seconds))]
 
 
-@pytest.mark.parametrize("first_seconds", FIRST_JOB_SECONDS)
+@pytest.mark.parametrize("first_seconds", [*FIRST_JOB_SECONDS, *MORE_SECONDS])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_changing_jobs_do_not_change_alerts_of_nodes(path, first_seconds, tmp_path):
     require("promtool")

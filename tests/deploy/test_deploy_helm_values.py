@@ -10,6 +10,7 @@ import pytest
 import yaml
 from support.deploy.deploy_words import DEPLOY
 from support.deploy.helm_values import EVERYTHING
+from support.deploy.kubernetes_schemas import validate
 from support.deploy.kustomize import copied_tree
 from support.servers import servers
 
@@ -63,13 +64,11 @@ def merged(one: dict, other: dict) -> dict:
 
 def rendered(chart, values: dict, release: str = "goodput") -> list[dict]:
     """The objects, valid by the schemas of Kubernetes where these have their kind."""
-    import kubernetes_validate
-
     manifests = chart.render(values, name=release, namespace="goodput").values()
     objects = [one for text in manifests for one in yaml.safe_load_all(text) if one]
     for one in objects:
         if not one["apiVersion"].startswith(("monitoring.coreos.com/", "cert-manager.io/")):
-            kubernetes_validate.validate(one, "1.34", strict=True)
+            validate(one, "1.34")
     return objects
 
 

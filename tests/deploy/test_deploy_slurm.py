@@ -65,6 +65,21 @@ class Node:
     def pid(self) -> int:
         return int((self.state / "agent.pid").read_text())
 
+    def is_locked(self) -> bool:
+        """Whether an agent holds the lock by which the scripts know that it runs.
+
+        Of a process that was killed it is released after its first thread is a zombie, by its last thread.
+        """
+        command = [
+            "flock",
+            "--nonblock",
+            "--conflict-exit-code",
+            "75",
+            str(self.state / "agent.lock"),
+            "true",
+        ]
+        return subprocess.run(command, timeout=60).returncode == 75
+
     def calls(self) -> list[str]:
         return (self.folder / "calls").read_text().splitlines()
 
@@ -112,7 +127,7 @@ def test_the_epilog_starts_an_agent_that_died(node):
     assert node.run("epilog.sh").returncode == 0
     assert node.pid() == before
     os.kill(before, signal.SIGKILL)
-    servers.wait_until(lambda: not alive(before), 60, "the agent to die")
+    servers.wait_until(lambda: not node.is_locked(), 60, "the agent to die")
     done = node.run("epilog.sh")
     assert (done.returncode, done.stderr) == (0, "")
     assert node.pid() != before and alive(node.pid())

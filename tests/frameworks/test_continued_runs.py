@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+from support.forks import server_with
 from support.installed import need
 
 need("torch")
@@ -25,8 +26,9 @@ def test_run_from_another_runs_checkpoint_is_named(tmp_path):
     environ = os.environ | {"GOODPUT_DIR": str(tmp_path / "pages"), "GOODPUT_COUNT_FLOPS": "0"}
 
     def train(run: str, *arguments: str) -> None:
-        command = [sys.executable, "-c", TRAIN, *arguments]
-        subprocess.run(command, cwd=tmp_path, env=environ | {"GOODPUT_RUN": run}, check=True, timeout=120)
+        process = ["-c", TRAIN, *arguments], environ | {"GOODPUT_RUN": run}
+        (done,) = server_with("torch").run(process, seconds=120, directory=str(tmp_path))
+        assert done.returncode == 0, done.stderr
 
     def hints(*arguments: str) -> list[str]:
         command = [sys.executable, "-m", "goodput", "report", *arguments]

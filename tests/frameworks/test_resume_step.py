@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import time
 
 import pytest
+from support.forks import Ended, server_with
 from support.installed import need
 
 from goodput.account import compute, document
 from goodput.account.text import render
+from goodput.cli.run import environment
 from goodput.sdk.reports.local_accounts import runs_in
 
 pytestmark = pytest.mark.torch
@@ -52,14 +55,33 @@ FORMATS = {
 }
 
 
-def train(place, how: str, *arguments: object) -> None:
+# Started as a user does; the others run in forks of a process that has imported PyTorch.
+STARTED = "two files"
+TIMEOUT_SECONDS = 300
+
+
+def run(place, is_started: bool, *words: str) -> subprocess.CompletedProcess | Ended:
+    """`goodput run --quiet train.py` with these arguments."""
+    environ = dict(os.environ, GOODPUT_DIR=str(place / "pages"))
+    if is_started:
+        command = [sys.executable, "-c", "from goodput.cli import main; main()", "run", "--quiet", "train.py"]
+        return subprocess.run(
+            [*command, *words],
+            env=environ,
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+    environ = environment(environ, argparse.Namespace(name=None, directory=None, quiet=True))
+    process = ["-m", "goodput.auto", "train.py", *words], environ
+    return server_with("torch").run(process, seconds=TIMEOUT_SECONDS, directory=str(place))[0]
+
+
+def train(place, how: str, *arguments: object, is_started: bool = False) -> None:
     load, save = FORMATS[how]
     (place / "train.py").write_text(SCRIPT.replace("LOAD", load).replace("SAVE", save))
-    environ = dict(os.environ, GOODPUT_DIR=str(place / "pages"))
-    command = [sys.executable, "-c", "from goodput.cli import main; main()", "run", "--quiet", "train.py"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], env=environ, cwd=place, capture_output=True, text=True, timeout=300
-    )
+    done = run(place, is_started, *map(str, arguments))
     assert done.returncode == (9 if arguments[-1] == "killed" else 0), done.stderr
     assert "goodput" not in done.stderr
 
@@ -85,11 +107,12 @@ def test_the_file_is_that_of_a_known_step(place, how):
     """71 steps, the last save after 60, which has another name since; then 60 more."""
     if how == "safetensors":
         need("safetensors")
-    train(place, how, "-", "a", 71, "killed")
+    is_started = how == STARTED
+    train(place, how, "-", "a", 71, "killed", is_started=is_started)
     for name in ("a", "a.optimizer"):
         if (place / name).exists():
             (place / name).rename(place / name.replace("a", "latest", 1))
-    train(place, how, "latest", "b", 60, "end")
+    train(place, how, "latest", "b", 60, "end", is_started=is_started)
     found = account(place)
     (rank,) = found.ranks
     assert (rank.kept_steps, rank.lost_steps) == (120, 11)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
 
 import pytest
@@ -31,10 +33,10 @@ from goodput.aggregator.ingest import run_end
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.runlog import replay
 from goodput.runlog.export import export
-from goodput.slices import result_of
 from goodput.wire import schema
 
 RANKS = 8
+PAUSE_SECONDS_MAX = 60
 END = "/api/v1/runs/r1/end"
 IS_FRESH = Accounts._is_fresh
 
@@ -153,7 +155,7 @@ def test_cancelled_run_accrues_nothing_anywhere(client):
 
 @pytest.fixture
 def no_hangs(monkeypatch):
-    """The server looks for none, nor renders series beforehand: both compute accounts in its own thread."""
+    """The server looks for none, nor renders series beforehand: no account is computed but for a request."""
 
     def nothing(_accounts):
         return
@@ -166,20 +168,55 @@ def no_hangs(monkeypatch):
     monkeypatch.setattr(Exposition, "keep_fresh", never)
 
 
+class PausedReader:
+    """The next request that computes an account waits after so many of its parts, while others are served."""
+
+    def __init__(self, monkeypatch, parts: int):
+        self._parts, self._is_next = parts, True
+        self._reached, self._goes_on = threading.Event(), threading.Event()
+        self._pool, computing = ThreadPoolExecutor(1), Accounts.computing
+
+        def paused(accounts, name, now_ns=None):
+            slices = computing(accounts, name, now_ns)
+            if self._is_next:
+                self._is_next = False
+                for _ in range(self._parts):
+                    yield next(slices)
+                self._reached.set()
+                while not self._goes_on.is_set():
+                    yield
+            return (yield from slices)
+
+        monkeypatch.setattr(Accounts, "computing", paused)
+
+    def __enter__(self) -> PausedReader:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._goes_on.set()
+        self._pool.shutdown()
+
+    def read(self, client) -> None:
+        """Request the run; returns once the request waits."""
+        self._answer = self._pool.submit(account, client)
+        assert self._reached.wait(PAUSE_SECONDS_MAX), self._answer
+
+    def answer(self) -> dict:
+        self._goes_on.set()
+        return self._answer.result()
+
+
 @pytest.mark.parametrize("parts", [1, 5, 8, 11, 14])
-def test_end_is_seen_by_readers_while_an_account_is_computed(no_hangs, client, made, parts):
-    """For the series, hangs and abandonment accounts are computed in slices, between which a run may be ended."""
+def test_end_is_seen_by_readers_while_an_account_is_computed(no_hangs, client, monkeypatch, parts):
+    """An account is computed in slices, between which a run may be ended."""
     killed(client)
-    (accounts,) = made
-    before = accounts.account("r1")
-    assert before.status != "cancelled"
-    under_way = accounts.computing("r1")
-    for _ in range(parts):
-        next(under_way)
-    end(client)
-    assert_over_everywhere(client)
-    assert series(client)["goodput_gpu_seconds", "r1", "down"] == 0
-    assert result_of(under_way).status == "cancelled", "what is computed for others goes on with the end"
+    assert account(client)["status"] != "cancelled"
+    with PausedReader(monkeypatch, parts) as reader:
+        reader.read(client)
+        end(client)
+        assert_over_everywhere(client)
+        assert series(client)["goodput_gpu_seconds", "r1", "down"] == 0
+        assert reader.answer()["status"] == "cancelled", "what is computed for others goes on with the end"
 
 
 @pytest.mark.parametrize("is_large", [False, True])

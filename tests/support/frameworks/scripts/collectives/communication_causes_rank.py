@@ -13,7 +13,10 @@ import torch.distributed as dist
 
 import goodput
 
-STEPS, LATE_SECONDS, SMALL_CALLS, LARGE, WORK_SECONDS = 12, 0.02, 60, 2_000_000, 0.06
+STEPS, SMALL_CALLS, LARGE = 12, 60, 2_000_000
+# Far longer than a rank waits for a core on a busy machine, which would make the other rank late, or the large message
+# take longer than the work that hides it.
+LATE_SECONDS, WORK_SECONDS = 0.15, 0.3
 
 
 def step(reason: str, rank: int) -> None:
