@@ -99,7 +99,9 @@ class BuildExt(build_ext):
         into = Path(self.get_ext_fullpath(ext.name))
         into.parent.mkdir(parents=True, exist_ok=True)
         flags = ["-shared", "-fPIC", "-s", *ext.extra_compile_args]
-        if ext.name not in (CORE, PLUGIN):
+        if ext.name in (CORE, PLUGIN):
+            flags.append("-Wl,-z,defs")  # What they use is in them, or in a library that is named.
+        else:
             flags += PYTHON_FLAGS + [f"-I{path}" for path in _include_folders()]
             if has_stable_abi():
                 flags.append(f"-DPy_LIMITED_API=0x{LIMITED_API[0]:02x}{LIMITED_API[1]:02x}0000")
