@@ -68,9 +68,13 @@ def build_wheel(folder: Path, python: str | Path = sys.executable, architecture:
 
 def _check_libraries(wheel: Path) -> None:
     """Raises RuntimeError where an extension of pyproject.toml is missing: setuptools goes on without an optional one."""
-    wanted = re.findall(r'(?m)^name = "(goodput\..+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = re.findall(
+        r'(?m)^name = "(goodput\..+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
     with zipfile.ZipFile(wheel) as archive:
-        built = {name.partition(".")[0].replace("/", ".") for name in archive.namelist() if name.endswith(".so")}
+        built = {
+            name.partition(".")[0].replace("/", ".") for name in archive.namelist() if name.endswith(".so")
+        }
     if missing := sorted(set(wanted) - built):
         raise RuntimeError(f"{wheel.name} has no {', '.join(missing)}: its Python needs its headers")
 

@@ -43,7 +43,9 @@ def build_wheels(folder: Path, python: str) -> list[Path]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--into", type=Path, default=ROOT / "dist" / "wheels", metavar="FOLDER")
-    options.add_argument("python", nargs="+", help="one of each version before 3.12, and one of 3.12 or later")
+    options.add_argument(
+        "python", nargs="+", help="one of each version before 3.12, and one of 3.12 or later"
+    )
     given = options.parse_args()
     if "SOURCE_DATE_EPOCH" not in os.environ:
         os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct").strip()
