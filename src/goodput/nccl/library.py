@@ -22,7 +22,7 @@ SYSTEM_FOLDERS = (
 
 
 def library() -> str | None:
-    """The plugin's file, None where it was not built, as where there was no C compiler."""
+    """The plugin's file, None where it was not built, as where its compilation failed."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_profiler.so")
     return path if os.path.exists(path) else None
 
