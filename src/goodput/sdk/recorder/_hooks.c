@@ -48,26 +48,20 @@ typedef struct {
 
 static PyObject *slot_name, *call_name, *shape_name; /* "_compiled_call_impl", "_call_impl", "shape" */
 
-/* A new reference to the object of a weak reference; NULL if it is gone or `reference` is no weak reference. */
+/* The object of a weak reference, borrowed: under the interpreter's lock it lives until code is called. NULL if it is gone or
+   `reference` is no weak reference. PyWeakref_GetRef, which Python 3.13 has instead, is not in the limited API of 3.12. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static PyObject *referent_of(PyObject *reference)
 {
-    PyObject *object = NULL;
-    if (reference == NULL || !PyWeakref_Check(reference))
-        return NULL;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (PyWeakref_GetRef(reference, &object) < 0)
-        PyErr_Clear();
-#else
-    object = PyWeakref_GetObject(reference);
-    object = object == Py_None ? NULL : Py_NewRef(object);
-#endif
-    return object;
+    PyObject *object = reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
+    return object == Py_None ? NULL : object;
 }
+#pragma GCC diagnostic pop
 
 static int refers_to(PyObject *reference, PyObject *object)
 {
     PyObject *referent = referent_of(reference);
-    Py_XDECREF(referent);
     return referent != NULL && referent == object;
 }
 
@@ -144,6 +138,7 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
         PyErr_SetString(PyExc_ReferenceError, "the module is gone");
         return NULL;
     }
+    Py_INCREF(module);
     method = own_slot(module);
     if (method == NULL)
         method = PyObject_GetAttr(module, call_name);
@@ -194,9 +189,9 @@ static long long samples_of(PyObject *batch)
     Py_ssize_t at;
     for (long long depth = 0; depth < constants.batch_depth_max && batch != NULL; depth++) {
         if (PyTuple_Check(batch))
-            batch = PyTuple_GET_SIZE(batch) ? PyTuple_GET_ITEM(batch, 0) : NULL;
+            batch = PyTuple_Size(batch) ? PyTuple_GetItem(batch, 0) : NULL;
         else if (PyList_Check(batch))
-            batch = PyList_GET_SIZE(batch) ? PyList_GET_ITEM(batch, 0) : NULL;
+            batch = PyList_Size(batch) ? PyList_GetItem(batch, 0) : NULL;
         else if (PyDict_CheckExact(batch)) {
             at = 0;
             if (!PyDict_Next(batch, &at, &key, &batch))
@@ -213,7 +208,7 @@ static long long samples_of(PyObject *batch)
         goodput_drop_error();
         return -1;
     }
-    if (PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 0) {
+    if (PyTuple_Check(shape) && PyTuple_Size(shape) == 0) {
         Py_DECREF(shape);
         return 1;
     }
@@ -318,7 +313,7 @@ static PyObject *before_step(Hook *self, PyObject *optimizer)
         reference = Py_NewRef(Py_None);
     }
     clock->optimizer_depth = 1;
-    Py_XSETREF(clock->optimizer, reference);
+    set_reference(&clock->optimizer, reference);
     if (clock->after == constants.after_backward || clock->batch_gap)
         claim_gap(self);
     clock->trained = 1;
@@ -333,7 +328,7 @@ static PyObject *after_step(Hook *self)
     long long samples = clock->batch_samples;
     clock->optimizer_steps++;
     clock->optimizer_depth = 0;
-    Py_XSETREF(clock->optimizer, Py_NewRef(Py_None));
+    set_reference(&clock->optimizer, Py_NewRef(Py_None));
     if (goodput_exit(self->phase, 0) < 0)
         goodput_drop_error();
     clock->trained = clock->fetched = 0;
@@ -407,7 +402,7 @@ static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"kind", "phase", "function", "slow", "test", "gap", NULL};
     PyObject *phase, *function, *slow, *test;
     const char *kind;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!OOOL", names, &kind, &goodput_phase_type, &phase, &function,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!OOOL", names, &kind, goodput_phase_type, &phase, &function,
                                      &slow, &test, &self->gap))
         return -1;
     for (self->kind = NEXT; self->kind <= ZERO_GRAD && strcmp(kind, kind_names[self->kind]) != 0;)
@@ -416,16 +411,11 @@ static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "unknown kind of hook: %s", kind);
         return -1;
     }
-    Py_INCREF(phase);
-    Py_INCREF(function);
-    Py_INCREF(slow);
-    Py_XSETREF(self->phase, (Phase *)phase);
-    Py_XSETREF(self->function, function);
-    Py_XSETREF(self->slow, slow);
-    if (test != Py_None) {
-        Py_INCREF(test);
-        Py_XSETREF(self->test, test);
-    }
+    set_reference((PyObject **)&self->phase, Py_NewRef(phase));
+    set_reference(&self->function, Py_NewRef(function));
+    set_reference(&self->slow, Py_NewRef(slow));
+    if (test != Py_None)
+        set_reference(&self->test, Py_NewRef(test));
     self->vectorcall = Hook_call;
     return 0;
 }
@@ -437,6 +427,7 @@ static int Hook_traverse(Hook *self, visitproc visit, void *arg)
     Py_VISIT(self->slow);
     Py_VISIT(self->test);
     Py_VISIT(self->dict);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
@@ -451,23 +442,20 @@ static int Hook_clear(Hook *self)
 
 static void Hook_dealloc(Hook *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
     Hook_clear(self);
     Py_CLEAR(self->phase);
-    type->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
 /* Bind to the instance, as a function does. */
 static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
-    if (instance == NULL || instance == Py_None) {
-        Py_INCREF(self);
-        return self;
-    }
-    return PyMethod_New(self, instance);
+    if (instance == NULL || instance == Py_None)
+        return Py_NewRef(self);
+    return goodput_bind(self, instance);
 }
 
 /* Pickle and copy by name, as a function. */
@@ -482,6 +470,9 @@ static PyMethodDef Hook_methods[] = {
 };
 
 static PyMemberDef Hook_members[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Hook, vectorcall), Py_READONLY, NULL},
+    {"__dictoffset__", Py_T_PYSSIZET, offsetof(Hook, dict), Py_READONLY, NULL},
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Hook, weakrefs), Py_READONLY, NULL},
     {"returns_loss", Py_T_BOOL, offsetof(Hook, returns_loss), 0, "whether the root module computes the loss itself"},
     {NULL},
 };
@@ -491,24 +482,27 @@ static PyGetSetDef Hook_getset[] = {
     {NULL},
 };
 
-static PyTypeObject HookType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Hook",
-    .tp_basicsize = sizeof(Hook),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "See goodput.sdk.automatic.hooks.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Hook_init,
-    .tp_dealloc = (destructor)Hook_dealloc,
-    .tp_traverse = (traverseproc)Hook_traverse,
-    .tp_clear = (inquiry)Hook_clear,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
-    .tp_descr_get = Hook_get,
-    .tp_dictoffset = offsetof(Hook, dict),
-    .tp_weaklistoffset = offsetof(Hook, weakrefs),
-    .tp_getset = Hook_getset,
-    .tp_members = Hook_members,
-    .tp_methods = Hook_methods,
+static PyType_Slot Hook_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.hooks."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, Hook_init},
+    {Py_tp_dealloc, Hook_dealloc},
+    {Py_tp_traverse, Hook_traverse},
+    {Py_tp_clear, Hook_clear},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, Hook_get},
+    {Py_tp_members, Hook_members},
+    {Py_tp_getset, Hook_getset},
+    {Py_tp_methods, Hook_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Hook_spec = {
+    .name = "goodput.sdk.recorder._fast.Hook",
+    .basicsize = sizeof(Hook),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+             Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = Hook_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- Slot */
@@ -526,13 +520,13 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     PyObject *found;
     if (instance == NULL || instance == Py_None)
         Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->roots); i++) {
-        PyObject *root = PyList_GET_ITEM(self->roots, i);
-        if (refers_to(PyTuple_GET_ITEM(root, 0), instance))
-            return Py_NewRef(PyTuple_GET_ITEM(root, 1));
+    for (Py_ssize_t i = 0; i < PyList_Size(self->roots); i++) {
+        PyObject *root = PyList_GetItem(self->roots, i);
+        if (refers_to(PyTuple_GetItem(root, 0), instance))
+            return Py_NewRef(PyTuple_GetItem(root, 1));
     }
     if (self->find != NULL && self->find != Py_None) {
-        found = PyObject_CallOneArg(self->find, instance);
+        found = call_with(self->find, instance);
         if (found == NULL)
             goodput_drop_error();
         else if (found != Py_None)
@@ -546,7 +540,7 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
 
 static PyObject *Slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Slot *self = (Slot *)type->tp_alloc(type, 0);
+    Slot *self = (Slot *)PyType_GenericNew(type, args, kwargs);
     if (self != NULL && (self->roots = PyList_New(0)) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -557,6 +551,7 @@ static int Slot_traverse(Slot *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->roots);
     Py_VISIT(self->find);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
@@ -565,7 +560,7 @@ static void Slot_dealloc(Slot *self)
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->roots);
     Py_CLEAR(self->find);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
 static PyMemberDef Slot_members[] = {
@@ -574,16 +569,21 @@ static PyMemberDef Slot_members[] = {
     {NULL},
 };
 
-static PyTypeObject SlotType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
-    .tp_basicsize = sizeof(Slot),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot.",
-    .tp_new = Slot_new,
-    .tp_traverse = (traverseproc)Slot_traverse,
-    .tp_dealloc = (destructor)Slot_dealloc,
-    .tp_descr_get = Slot_get,
-    .tp_members = Slot_members,
+static PyType_Slot Slot_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot."},
+    {Py_tp_new, Slot_new},
+    {Py_tp_dealloc, Slot_dealloc},
+    {Py_tp_traverse, Slot_traverse},
+    {Py_tp_descr_get, Slot_get},
+    {Py_tp_members, Slot_members},
+    {0, NULL},
+};
+
+static PyType_Spec Slot_spec = {
+    .name = "goodput.sdk.recorder._fast.Slot",
+    .basicsize = sizeof(Slot),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = Slot_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- the module */
@@ -610,17 +610,13 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fast(void)
 {
-    PyTypeObject *types[] = {&goodput_clock_type, &goodput_phase_type,  &HookType,
-                             &SlotType,           &goodput_records_type, &goodput_call_type};
-    PyObject *made = NULL;
+    PyObject *made = PyModule_Create(&module);
     slot_name = PyUnicode_InternFromString("_compiled_call_impl");
     call_name = PyUnicode_InternFromString("_call_impl");
     shape_name = PyUnicode_InternFromString("shape");
-    if (slot_name != NULL && call_name != NULL && shape_name != NULL && goodput_init_clock() == 0 &&
-        goodput_init_collectives() == 0)
-        made = PyModule_Create(&module);
-    for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++)
-        if (PyModule_AddType(made, types[i]) < 0)
-            Py_CLEAR(made);
+    if (made == NULL || slot_name == NULL || call_name == NULL || shape_name == NULL || goodput_init_clock(made) < 0 ||
+        goodput_init_collectives(made) < 0 || goodput_add_type(made, &Hook_spec) == NULL ||
+        goodput_add_type(made, &Slot_spec) == NULL)
+        Py_CLEAR(made);
     return made;
 }
