@@ -493,6 +493,23 @@ def test_files_and_functions_stay_small():
     ] == []
 
 
+def assembled_by_setattr(node: ast.AST) -> list[str]:
+    """Calls of setattr that run when a module is imported."""
+    found = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call) and getattr(child.func, "id", "") == "setattr":
+            found.append(ast.unparse(child))
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            found += assembled_by_setattr(child)
+    return found
+
+
+def test_no_class_is_assembled_by_setattr():
+    """A class has its attributes in its body, where readers and type checkers find them."""
+    assert {name: calls for name, tree in trees().items() if (calls := assembled_by_setattr(tree))} == {}
+    assert assembled_by_setattr(ast.parse("for name in NAMES:\n    setattr(Row, name, made(name))")) != []
+
+
 def test_every_module_says_what_it_is():
     assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
 
