@@ -221,7 +221,7 @@ def test_a_step_is_traced_while_phases_are_off(machine):
     before = one.snapshot().totals
     while "start" not in one.calls:
         one.steps(1)
-    assert one.session.recorder.routine is False
+    assert one.auto.training.routine is False
     one.steps(1)
     assert "stop" in one.calls
     assert sum(one.snapshot().totals[1:]) == sum(before[1:])

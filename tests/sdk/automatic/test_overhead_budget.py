@@ -26,7 +26,7 @@ def loop(steps):
     for i in range(steps):
         phase(auto.loader, LOADER)
         phase(auto.forward, FORWARD)
-        recorder.batch_samples += 1
+        auto.training.fetches.add_samples(1)
         auto.optimizer_begins(optimizer)
         auto.optimizer_ends(optimizer)
 def train_until_off():
@@ -254,7 +254,7 @@ def theirs():
     spin(THEIRS)
 def slow():
     raise AssertionError("the case is common")
-timed = hook(ZERO_GRAD, auto.forward, theirs, slow, lambda: spin(OURS) or True)
+timed = hook(ZERO_GRAD, auto.training, auto.forward, theirs, slow, lambda: spin(OURS) or True)
 if compiled:
     loop(3)
     auto.open_step()

@@ -110,7 +110,7 @@ class Budget:
     def _judge(self, cost_ns: float, device_ns: float, step_ns: float) -> None:
         """A step of `step_ns` costs `cost_ns`, besides `device_ns` for the device clock: switch what does not fit."""
         recorder, most_ns = self.recorder, self.share * step_ns
-        if recorder.depth or not recorder.began:
+        if recorder.depth or not self.auto.training.began:
             return  # Phases are switched between steps only, and none may be open.
         if recorder.phases_off:
             if self.phases_ns <= most_ns * RETURN_SHARE:

@@ -150,11 +150,6 @@ static inline long long charged_word(Clock *clock)
     return clock->phases_off ? word_totals : clock->current;
 }
 
-static inline int is_other_work(Clock *clock, long long word)
-{
-    return (clock->other_work >> (word - word_totals)) & 1;
-}
-
 /* As in step_clock.py. */
 #define BATCH_DIVISOR 4
 #define FORWARD_DIVISOR 4
@@ -254,9 +249,7 @@ static PyObject *Clock_reset(Clock *self, PyObject *unused)
 
 static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject **references[] = {&self->device, &self->iterator, &self->anchor, &self->optimizer};
-    for (size_t i = 0; i < sizeof references / sizeof *references; i++)
-        Py_XSETREF(*references[i], Py_NewRef(Py_None));
+    Py_XSETREF(self->device, Py_NewRef(Py_None));
     Py_DECREF(Clock_reset(self, NULL));
     return 0;
 }
@@ -275,9 +268,6 @@ static void release_words(Clock *self)
 static int Clock_traverse(Clock *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->device);
-    Py_VISIT(self->iterator);
-    Py_VISIT(self->anchor);
-    Py_VISIT(self->optimizer);
     return 0;
 }
 
@@ -285,9 +275,6 @@ static int Clock_clear(Clock *self)
 {
     release_words(self);
     Py_CLEAR(self->device);
-    Py_CLEAR(self->iterator);
-    Py_CLEAR(self->anchor);
-    Py_CLEAR(self->optimizer);
     return 0;
 }
 
@@ -372,23 +359,16 @@ static PyObject *Clock_count(Clock *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* Whether a call of a module is part of other work than training: see step_clock.Clock.in_other_work. */
-int goodput_in_other_work(Clock *clock)
+/* How many open phases have their bit, by index, among these. */
+Py_ssize_t goodput_count_open(Clock *clock, long long bits)
 {
-    Py_ssize_t open;
-    if (clock->fetching)
-        return 1;
+    Py_ssize_t open = 0;
     if (clock->depth == 0)
         return 0;
-    open = is_other_work(clock, clock->current);
+    open = bits >> (clock->current - word_totals) & 1;
     for (Py_ssize_t i = 1; i < clock->depth; i++)
-        open += is_other_work(clock, clock->stack[i].current);
-    return open > clock->evaluating;
-}
-
-static PyObject *Clock_get_in_other_work(Clock *self, void *unused)
-{
-    return PyBool_FromLong(goodput_in_other_work(self));
+        open += bits >> (clock->stack[i].current - word_totals) & 1;
+    return open;
 }
 
 static PyObject *Clock_notify_device(Clock *self, PyObject *argument)
@@ -496,40 +476,16 @@ static PyMemberDef Clock_members[] = {
     NUMBER(current, "word of the phase that time is charged to"),
     NUMBER(last_ns, "monotonic ns up to which time is charged"),
     NUMBER(entries, "phases completed"),
-    NUMBER(began, "start of the step that was begun automatically, or 0"),
-    NUMBER(after, "the last training call of the step"),
-    NUMBER(batch_samples, "samples fetched for the running step"),
-    NUMBER(optimizer_depth, "nested optimizer steps that are running"),
-    NUMBER(micro_batches, "backward passes"),
-    NUMBER(optimizer_steps, "optimizer steps completed"),
     NUMBER(own_ns, "ns spent in boundaries and hooks while `measuring`"),
     NUMBER(reading_ns, "cost of a clock reading"),
     NUMBER(extra_cost_ns, "cost beyond that of phases and steps"),
     FLAG(phases_off, "whether phases are not measured"),
     FLAG(measuring, "whether the cost of this step is measured"),
-    NUMBER(reducers, "modules whose gradients are reduced in a backward pass"),
-    FLAG(preparing, "whether optimizer steps are not of the training"),
-    FLAG(inside, "whether a forward or backward pass runs"),
-    FLAG(evaluating, "whether the phase evaluation is open"),
-    FLAG(trained, "whether the running step has trained"),
-    FLAG(fetched, "whether the running step has fetched a batch"),
-    FLAG(counting, "whether the iterator's batches count as samples"),
-    FLAG(routine, "whether the end of the step needs no Python code"),
-    FLAG(unhooked_steps, "whether an optimizer may step without a hook"),
-    FLAG(sampling, "whether only some batches of the iterator are measured"),
-    NUMBER(skips_left, "batches to skip before one is measured"),
-    NUMBER(skipped_ns, "ns that the skipped quick batches took"),
-    FLAG(read_ahead, "whether another thread fetches batches"),
-    FLAG(fetching, "whether a batch is being fetched"),
-    OBJECT(iterator, "weak reference to the training iterator used last"),
-    OBJECT(anchor, "weak reference to the optimizer that bounds steps"),
-    OBJECT(optimizer, "weak reference to the optimizer whose step is running"),
     NUMBER(length, "ns of the last outermost phase"),
     NUMBER(backward_length, "ns of the last backward pass"),
     NUMBER(forward_ns, "ns of forward passes since the last backward pass"),
     NUMBER(gaps_ns, "ns between phases since the last backward pass, or the first forward pass after it"),
     NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
-    NUMBER(other_work, "a bit for each phase, by index, in which calls of modules are not training"),
     NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
     FLAG(batch_gap, "whether the time up to the next phase may be the making of a batch"),
     OBJECT(device, "called with the charged word at each boundary, or None"),
@@ -541,7 +497,6 @@ static PyGetSetDef Clock_getset[] = {
     {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
     {"charged", (getter)Clock_get_charged, NULL, "word that time is charged to", NULL},
     {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
-    {"in_other_work", (getter)Clock_get_in_other_work, NULL, "whether calls of modules are not training now", NULL},
     {NULL},
 };
 

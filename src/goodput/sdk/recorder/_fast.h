@@ -20,10 +20,10 @@ typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
 
-/* Fields that every hook reads come first and share few cache lines: between two hooks the model's work evicts them. */
+/* Fields that every boundary reads come first and share few cache lines: between two the model's work evicts them. */
 typedef struct {
     PyObject_HEAD
-    long long thread, last_ns, current, child_ns, began;
+    long long thread, last_ns, current, child_ns;
     long long step_start_ns;
     long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
     long long backward_length; /* The length of the last backward pass. */
@@ -34,21 +34,13 @@ typedef struct {
     Py_ssize_t words_count;
     Frame *stack;
     Py_ssize_t depth, room;
-    long long other_work; /* A bit for each phase, by index, in which calls of modules are not training. */
     PyObject *device; /* Called with the charged word at each boundary, or None. */
     unsigned char *backed; /* One bit for each block of words whose memory is allocated. */
     long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
-    /* State of automatic instrumentation: see automatic/step_detection.py. */
-    char inside, evaluating, trained, fetched, counting, routine, preparing, unhooked_steps;
-    char sampling; /* Whether only some batches of the iterator are measured. */
-    char read_ahead; /* Whether another thread fetches batches. */
-    char fetching; /* Whether a batch is being fetched; a fetch or another call of a module inside it is part of it. */
     char measuring, raised;
     char batch_gap; /* Whether the time up to the next phase may be the making of a batch. */
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
-    long long after, entries, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
-    PyObject *iterator, *anchor, *optimizer; /* Weak references; `optimizer` is the one whose step is running. */
-    long long skips_left, skipped_ns; /* Of a sampled iterator: batches still to skip, and the time of the quick ones. */
+    long long entries;
     long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
     long long columns; /* Phases in use, of those that a record has room for. */
     /* The cost of measuring: see automatic/overhead_budget.py. */
@@ -88,8 +80,8 @@ int goodput_enter(Phase *phase);
 int goodput_exit(Phase *phase, int raised);
 int goodput_next_step(Clock *clock, long long samples);
 
-/* Whether a phase other than training is open, or a batch is fetched: calls of modules are part of that. */
-int goodput_in_other_work(Clock *clock);
+/* How many open phases have their bit, by index, among these. */
+Py_ssize_t goodput_count_open(Clock *clock, long long bits);
 
 /* The total of the phase `forward`; 0 until the hooks know it. */
 extern long long goodput_word_forward;

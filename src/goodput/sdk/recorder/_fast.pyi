@@ -2,12 +2,15 @@
 from typing import Any
 
 from goodput.sdk.automatic.frameworks.torch.forward import PythonSlot
+from goodput.sdk.automatic.training_state import PythonFetchState, PythonTrainingState
 from goodput.sdk.recorder.collectives import PythonRecords
 from goodput.sdk.recorder.step_clock import Clock as Clock
 from goodput.sdk.recorder.step_clock import Phase as Phase
 
 Hook: Any
 Slot = PythonSlot
+FetchState = PythonFetchState
+TrainingState = PythonTrainingState
 Records = PythonRecords
 Call: Any
 

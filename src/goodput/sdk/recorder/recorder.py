@@ -24,6 +24,7 @@ from goodput.user_exceptions import reraise_from_handler
 TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 compiled = os.environ.get("GOODPUT_PURE", "") in ("", "0")
 try:
@@ -67,6 +68,7 @@ class Recorder(Clock):
         self.used: list[int] = [0]
         self.fd = -1
         self.starter: Callable[[], None] | None = None
+        self.training: Any = None  # automatic.training_state.TrainingState, once steps are detected
         self.collectives = None  # collectives.CollectiveRecords, if calls of process groups are recorded
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
 
@@ -81,8 +83,9 @@ class Recorder(Clock):
         self.steps = self.samples = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
-        self.extra_cost_ns = self.micro_batches = self.skips_left = self.skipped_ns = self.batch_samples = 0
-        self.fetching = self.batch_gap = False
+        self.extra_cost_ns, self.batch_gap = 0, False
+        if self.training is not None:
+            self.training.page_opened()
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         # By thread, phases whose exit is expected there although another is the step thread now.
         self.left_open: dict[int, int] = {}
@@ -92,6 +95,17 @@ class Recorder(Clock):
             self.collectives.page_changed()
         if self.device is not None:
             self.notify_device_of("open")
+
+    def set_training(self, training) -> None:
+        """Steps are detected from here on, with this TrainingState, which is told of other pages and threads."""
+        self.training = training
+        training.set_other_work(self.other_work)
+
+    def add_other_work(self, index: int) -> None:
+        """Calls of modules inside the phase with this index are not training."""
+        self.other_work |= 1 << index
+        if self.training is not None:
+            self.training.set_other_work(self.other_work)
 
     @property
     def is_recording(self) -> bool:
@@ -114,7 +128,9 @@ class Recorder(Clock):
         """
         if not self.is_recording:
             return False
-        has_trained = self.steps or self.micro_batches or self.step_start_ns != self.began
+        training = self.training
+        passes, began = (0, 0) if training is None else (training.micro_batches, training.began)
+        has_trained = self.steps or passes or self.step_start_ns != began
         if has_trained and self.thread in sys._current_frames():
             self.drop("step")
             return False
@@ -127,8 +143,8 @@ class Recorder(Clock):
         self.abandon_step()
         self.reset()
         self.words[page.W_PHASE] = 0
-        self.began = self.optimizer_depth = self.after = 0
-        self.evaluating = self.inside = self.fetching = self.trained = self.fetched = self.routine = False
+        if self.training is not None:
+            self.training.thread_changed()
         self.thread = get_ident()
 
     def drop(self, what: str) -> None:
@@ -307,7 +323,8 @@ class Recorder(Clock):
         if len(self.background) >= BACKGROUND_MAX:
             self.drop("background")
         self.background.append(record)
-        self.routine = False
+        if self.training is not None:
+            self.training.set_routine(False)
 
     def drain_background(self) -> None:
         """Enter what other threads queued: ("phase", index, ns) or ("event", kind, time, step, text)."""

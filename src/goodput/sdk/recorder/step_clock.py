@@ -53,7 +53,6 @@ class Clock:
     gaps_ns  ns between outermost phases since the last backward pass, or the first forward pass after it
     batch_word  word that the making of a batch is charged to, 0 where a loader is known
     batch_gap   whether the time up to the next phase may be the making of a batch
-    other_work  a bit for each phase, by index, in which calls of modules are not training
     columns   phases in use, which are copied into a step's record
     device    called with the charged word at each boundary, or None; not called again after it raised
     """
@@ -70,17 +69,7 @@ class Clock:
         self.forward_ns = self.gaps_ns = 0
         self.batch_gap = False
         self.device: Any = None
-        # State of automatic instrumentation between hooks: automatic/step_detection.py.
-        self.columns = self.other_work = 0
-        self.began = self.after = self.batch_samples = 0
-        self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
-        self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
-            self.preparing
-        ) = self.unhooked_steps = self.sampling = self.fetching = self.read_ahead = False
-        self.iterator: Any = None
-        self.anchor: Any = None
-        self.optimizer: Any = None
-        self.skips_left = self.skipped_ns = 0
+        self.columns = 0
         # Cost of measuring: automatic/overhead_budget.py.
         self.own_ns = self.reading_ns = self.extra_cost_ns = 0
         self.measuring = self.phases_off = False
@@ -107,19 +96,13 @@ class Clock:
             depth, frame = depth + 1, frame[0]
         return depth
 
-    @property
-    def in_other_work(self) -> bool:
-        """Whether a batch is being fetched, or a phase of `other_work` is open beside the one that `evaluating` stands for.
-
-        Forward and backward passes are part of that work then, and not of the training.
-        """
-        if self.fetching or self.stack is None:
-            return self.fetching
+    def count_open(self, bits: int) -> int:
+        """How many open phases have their bit, by index, among these."""
         phases, word, frame = 0, self.current, self.stack
         while frame is not None:
-            phases += self.other_work >> (word - _TOTALS) & 1
+            phases += bits >> (word - _TOTALS) & 1
             frame, word = frame[0], frame[1]
-        return phases > self.evaluating
+        return phases
 
     def reset(self) -> None:
         self.stack = None

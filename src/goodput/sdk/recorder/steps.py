@@ -91,7 +91,7 @@ def timed(session, loader: Phase, iterable):
             items = iter(iterable)
         while True:
             auto = session.automatic
-            if auto is not None and session.recorder.evaluating:
+            if auto is not None and auto.training.evaluating:
                 item = next(items, _EXHAUSTED)
             else:
                 if auto is not None:
