@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from goodput.nccl.library import library
-from goodput.sdk.automatic import training_state
+from goodput.sdk.automatic import gaps, training_state
 from goodput.sdk.recorder import collectives, step_clock
 
 # Used inside the Python classes only.
@@ -38,6 +38,7 @@ def public(made) -> set[str]:
     [
         ("Clock", step_clock.Clock()),
         ("TrainingState", training_state.PythonTrainingState(step_clock.Clock())),
+        ("Gaps", gaps.PythonGaps()),
         ("FetchState", training_state.PythonFetchState()),
         ("Phase", step_clock.Phase),
         ("Records", collectives.PythonRecords),

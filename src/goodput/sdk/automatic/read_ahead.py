@@ -53,7 +53,7 @@ class ReadAhead:
         elif recorder.state == State.RECORDING:
             self._add(loader, now_ns)
             self.training.fetches.set_read_ahead(True)
-            recorder.batch_word = 0
+            self.training.gaps.set_batch_word(0)
 
     def thread_changed(self, before: int) -> None:
         """The calling thread is the step thread instead of `before`."""

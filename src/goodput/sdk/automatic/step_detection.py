@@ -67,6 +67,7 @@ class Automatic:
         self.training = self.recorder.training or TrainingState(self.recorder)
         self.training.installed()
         self.recorder.set_training(self.training)
+        self.gaps = self.training.gaps
         session.declare(flops_unknown=FLOPS_NOT_SEEN)
         self.loader, self.h2d, self.forward = phase("loader"), phase("h2d"), phase("forward")
         self.backward, self.optimizer = phase("backward"), phase("optimizer")
@@ -222,7 +223,8 @@ class Automatic:
         if not began or not recorder.is_running(began):
             return self.open_step()
         training.step_began(began)
-        samples, recorder.batch_gap = training.fetches.take_samples(), True
+        samples = training.fetches.take_samples()
+        self.gaps.step_ended()
         if not self.compiled_optimizers.held:
             self._attempt_each(self.first_step_held)
         self.compiled_optimizers.held.append(recorder.hold_step(samples if samples < SAMPLES_MAX else 0))
@@ -254,7 +256,7 @@ class Automatic:
             self.before_first_step.clear()
         samples = training.fetches.take_samples()
         training.step_began(recorder.next_step(samples if samples < SAMPLES_MAX else 0))
-        recorder.batch_gap = True
+        self.gaps.step_ended()
         recorder.step_ended()
         if not 0 <= recorder.steps - self.last_check_step < CHECK_STEPS:
             self.last_check_step = recorder.steps
@@ -281,7 +283,7 @@ class Automatic:
         is_outside = not (training.evaluating or training.inside or recorder.depth or recorder.phases_off)
         if recorder.thread != get_ident() or training.after != BACKWARD or not is_outside:
             return 0
-        recorder.gap = self.optimizer_word
+        self.gaps.claim(self.optimizer_word)
         self.optimizer.run(int)
         return recorder.last_ns
 
@@ -310,29 +312,26 @@ class Automatic:
             recorder.words is None or recorder.words[self.loader.total] or self.training.fetches.read_ahead
         )
         if is_known or is_blind:
-            recorder.batch_word = 0
-        elif not recorder.batch_word and recorder.thread == get_ident():
+            self.gaps.set_batch_word(0)
+        elif not self.gaps.batch_word and recorder.thread == get_ident():
             phases = self.session.phases
             if BEFORE_FORWARD in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
-                recorder.batch_word = phases.define(BEFORE_FORWARD, "unattributed").total
+                self.gaps.set_batch_word(phases.define(BEFORE_FORWARD, "unattributed").total)
 
     def claim_batch(self) -> bool:
         """The time since the last boundary may be the making of a batch, if nothing contradicts it."""
         recorder = self.recorder
         if self.training.fetches.read_ahead and not (recorder.depth or recorder.phases_off):
             recorder.charge_until(self.loader.total, min(self.read_ahead.arrived_ns(), perf_counter_ns()))
-        if not recorder.batch_gap or not recorder.batch_word:
-            return False
-        recorder.gap = recorder.batch_word
-        return True
+        return self.gaps.claim_batch()
 
     def claim_before_zero_grad(self) -> None:
         """Gradients are cleared: decide what the time since the last boundary is."""
-        recorder, training = self.recorder, self.training
-        if training.after == BACKWARD:
-            recorder.gap = self.optimizer_word
-        elif not self.claim_batch() and training.after == FORWARD:
-            recorder.gap = self.forward_word  # The loss.
+        after = self.training.after
+        if after == BACKWARD:
+            self.gaps.claim(self.optimizer_word)
+        elif not self.claim_batch() and after == FORWARD:
+            self.gaps.claim(self.forward_word)  # The loss.
 
     def begin_by_hand(self) -> None:
         """A loop trains without an optimizer: the next training call may open the page."""
@@ -394,8 +393,9 @@ class Automatic:
         recorder = self.recorder
         is_measured = recorder.thread == get_ident() and not recorder.phases_off
         if is_measured:
-            is_batch = recorder.gap == recorder.batch_word and not recorder.depth
-            recorder.charge_last(recorder.batch_word if is_batch else recorder.current)
+            batch_word = self.gaps.batch_word
+            is_batch = self.gaps.claimed == batch_word and not recorder.depth
+            recorder.charge_last(batch_word if is_batch else recorder.current)
         self._attempt_each(functions, *args)
         if is_measured:
             recorder.charge_last(self.compile.total)
@@ -522,8 +522,8 @@ class Automatic:
         if training.evaluating or not recorder.step_start_ns:
             self.training_call()
         training.optimizer_began(optimizer)
-        if training.after == BACKWARD or recorder.batch_gap:
-            recorder.gap = self.optimizer_word
+        if training.after == BACKWARD or self.gaps.may_be_batch:
+            self.gaps.claim(self.optimizer_word)
         self.optimizer.__enter__()
 
     @warn_on_error
@@ -553,7 +553,6 @@ class Automatic:
 
     def end(self) -> None:
         """The measurement ends. Forget the training, so that nothing carries over into the next one."""
-        recorder = self.recorder
         if self.deep_look is not None:
             self.deep_look.close()
         self.budget.switch_phases(True)
@@ -567,7 +566,7 @@ class Automatic:
             self.progress.end_evaluation()
         self.stop_evaluation()
         self.training.training_ended()
-        recorder.batch_word = 0
+        self.gaps.set_batch_word(0)
         self.used_passes, self.update_seen = 0, False
         self.generations.forget()
         self.call_after_step()
@@ -586,6 +585,6 @@ class Automatic:
             self.close_failed_step()
             self._abandon_step()
         self.training.removed()
-        recorder.batch_word = 0
+        self.gaps.set_batch_word(0)
         self.removed = True
         self.patches.restore()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from goodput.sdk.automatic.gaps import PythonGaps
 from goodput.sdk.recorder.recorder import compiled
 
 # The last training call of the step, which decides where the time until the next one belongs: after a forward pass it
@@ -113,6 +114,7 @@ class PythonTrainingState:
 
     clock            the recorder
     fetches          the FetchState
+    gaps             the Gaps
     began            start of the step that was begun automatically, 0 if none is running
     after            the last training call: NOTHING, FORWARD or BACKWARD
     inside           whether a root module's forward or a backward pass is running; calls inside it are part of it
@@ -131,7 +133,7 @@ class PythonTrainingState:
     """
 
     def __init__(self, clock):
-        self.clock, self.fetches = clock, FetchState()
+        self.clock, self.fetches, self.gaps = clock, PythonFetchState(), PythonGaps()
         self.began = self.after = self.other_work = 0
         self.optimizer_depth = self.optimizer_steps = self.micro_batches = self.reducers = 0
         self.inside = self.evaluating = self.trained = False
@@ -176,8 +178,10 @@ class PythonTrainingState:
     def leave_call(self) -> None:
         self.inside = False
 
-    def forward_ended(self) -> None:
+    def forward_ended(self, follows: bool, may_be_batch: bool) -> None:
+        """As Gaps.forward_ended."""
         self.inside, self.after = False, FORWARD
+        self.gaps.forward_ended(self.clock, follows, may_be_batch)
 
     def backward_began(self) -> None:
         self.trained = self.inside = True
@@ -185,6 +189,7 @@ class PythonTrainingState:
 
     def backward_ended(self) -> None:
         self.inside, self.after = False, BACKWARD
+        self.gaps.backward_ended(self.clock)
 
     def forget_last_call(self) -> None:
         """What follows does not continue the last training call."""
@@ -241,6 +246,7 @@ class PythonTrainingState:
         """Another page is written from here on."""
         self.micro_batches = 0
         self.fetches.page_opened()
+        self.gaps.page_opened()
 
     def thread_changed(self) -> None:
         """Another thread is the step thread: what the one before has begun is over."""

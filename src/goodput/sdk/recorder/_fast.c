@@ -150,46 +150,203 @@ static inline long long charged_word(Clock *clock)
     return clock->phases_off ? word_totals : clock->current;
 }
 
-/* As in step_clock.py. */
+/* ------------------------------------------------------------------------------------------- Gaps
+ * The same as in automatic/gaps.py, which says what the fields are. */
+
 #define BATCH_DIVISOR 4
 #define FORWARD_DIVISOR 4
 
 long long goodput_word_forward;
 
-/* Whether what lies between two forward passes is short enough to be a part of them: step_clock.Phase.__enter__. */
-static inline int joins_forward(Clock *clock, long long gap_ns)
+void goodput_claim(Gaps *gaps, long long word)
 {
-    return gap_ns <= clock->length && clock->gaps_ns <= clock->forward_ns / FORWARD_DIVISOR;
+    gaps->claimed = word;
 }
 
-/* The word that the time before an outermost phase is charged to: step_clock.Phase.__enter__. */
-static inline long long take_gap(Phase *phase, long long now)
+void goodput_set_may_be_batch(Gaps *gaps, int may_be_batch)
 {
-    Clock *clock = phase->recorder;
-    long long gap = clock->gap, length = clock->length, batch = clock->batch_gap ? clock->batch_word : 0;
-    clock->gap = word_totals;
+    gaps->may_be_batch = (char)may_be_batch;
+}
+
+int goodput_claim_batch(Gaps *gaps)
+{
+    if (!gaps->may_be_batch || gaps->batch_word == 0)
+        return 0;
+    gaps->claimed = gaps->batch_word;
+    return 1;
+}
+
+/* The word that the time before a phase is charged to. */
+static long long word_before(Gaps *gaps, Clock *clock, long long total, long long now)
+{
+    long long claimed = gaps->claimed, length = gaps->backward_ns, gap_ns = now - clock->last_ns;
+    long long batch = gaps->may_be_batch ? gaps->batch_word : 0;
+    gaps->claimed = word_totals;
     if (clock->depth != 0)
         return clock->current;
-    clock->gaps_ns += now - clock->last_ns;
-    if (gap == word_totals) {
-        clock->batch_gap = 0; /* Work of another kind: what surrounds it need not be the batch. */
+    gap_ns = gap_ns > 0 ? gap_ns : 0;
+    gaps->between_ns += gap_ns;
+    if (claimed == word_totals) {
+        gaps->may_be_batch = 0; /* Work of another kind: what surrounds it need not be the batch. */
         return clock->current;
     }
     if (batch)
-        length = clock->backward_length / BATCH_DIVISOR;
-    else if (length < clock->backward_length)
-        length = clock->backward_length;
-    if (gap == clock->batch_word)
-        return gap;
-    if (gap == goodput_word_forward && phase->total == gap)
-        return joins_forward(clock, now - clock->last_ns) ? gap : clock->current;
-    if (clock->gaps_ns <= length)
-        return gap;
+        length /= BATCH_DIVISOR;
+    else if (length < clock->length)
+        length = clock->length;
+    if (claimed == gaps->batch_word)
+        return claimed;
+    if (claimed == goodput_word_forward && total == claimed) {
+        /* Between two forward passes: also the gaps together must be short, since they may be many. */
+        int is_short = gap_ns <= clock->length && gaps->between_ns <= gaps->forward_ns / FORWARD_DIVISOR;
+        return is_short ? claimed : clock->current;
+    }
+    if (gaps->between_ns <= length)
+        return claimed;
     if (!batch)
         return clock->current;
-    clock->gaps_ns -= now - clock->last_ns; /* The making of a batch leaves the bound to the work on gradients. */
+    gaps->between_ns -= gap_ns; /* The making of a batch leaves the bound to the work on gradients. */
     return batch;
 }
+
+void goodput_pass_ended(Clock *clock, Gaps *gaps, int backward, int follows, int may_be_batch)
+{
+    gaps->may_be_batch = (char)may_be_batch;
+    if (backward || !follows)
+        gaps->forward_ns = gaps->between_ns = 0;
+    if (clock->depth != 0) /* Then `length` is of another phase. */
+        return;
+    if (backward)
+        gaps->backward_ns = clock->length;
+    else
+        gaps->forward_ns += clock->length;
+}
+
+static void forget_gaps(Gaps *gaps)
+{
+    gaps->claimed = word_totals;
+    gaps->may_be_batch = 0;
+}
+
+static PyObject *Gaps_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Gaps *self = (Gaps *)type->tp_alloc(type, 0);
+    if (self != NULL)
+        self->claimed = word_totals;
+    return (PyObject *)self;
+}
+
+static PyObject *Gaps_claim(Gaps *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (word == -1 && PyErr_Occurred())
+        return NULL;
+    goodput_claim(self, word);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_set_batch_word(Gaps *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (word == -1 && PyErr_Occurred())
+        return NULL;
+    self->batch_word = word;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_claim_batch(Gaps *self, PyObject *unused)
+{
+    return PyBool_FromLong(goodput_claim_batch(self));
+}
+
+static PyObject *Gaps_word_before(Gaps *self, PyObject *args)
+{
+    PyObject *clock;
+    long long total, now;
+    if (!PyArg_ParseTuple(args, "O!LL", &goodput_clock_type, &clock, &total, &now))
+        return NULL;
+    return PyLong_FromLongLong(word_before(self, (Clock *)clock, total, now));
+}
+
+static PyObject *Gaps_forward_ended(Gaps *self, PyObject *args)
+{
+    PyObject *clock;
+    int follows, may_be_batch;
+    if (!PyArg_ParseTuple(args, "O!pp", &goodput_clock_type, &clock, &follows, &may_be_batch))
+        return NULL;
+    goodput_pass_ended((Clock *)clock, self, 0, follows, may_be_batch);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_backward_ended(Gaps *self, PyObject *clock)
+{
+    if (!PyObject_TypeCheck(clock, &goodput_clock_type)) {
+        PyErr_SetString(PyExc_TypeError, "want a Clock");
+        return NULL;
+    }
+    goodput_pass_ended((Clock *)clock, self, 1, 0, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_drop_claim(Gaps *self, PyObject *unused)
+{
+    self->claimed = word_totals;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_step_ended(Gaps *self, PyObject *unused)
+{
+    goodput_set_may_be_batch(self, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_page_opened(Gaps *self, PyObject *unused)
+{
+    goodput_set_may_be_batch(self, 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_forget(Gaps *self, PyObject *unused)
+{
+    forget_gaps(self);
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef Gaps_members[] = {
+    {"claimed", Py_T_LONGLONG, offsetof(Gaps, claimed), Py_READONLY, NULL},
+    {"batch_word", Py_T_LONGLONG, offsetof(Gaps, batch_word), Py_READONLY, NULL},
+    {"may_be_batch", Py_T_BOOL, offsetof(Gaps, may_be_batch), Py_READONLY, NULL},
+    {"forward_ns", Py_T_LONGLONG, offsetof(Gaps, forward_ns), Py_READONLY, NULL},
+    {"between_ns", Py_T_LONGLONG, offsetof(Gaps, between_ns), Py_READONLY, NULL},
+    {"backward_ns", Py_T_LONGLONG, offsetof(Gaps, backward_ns), Py_READONLY, NULL},
+    {NULL},
+};
+
+static PyMethodDef Gaps_methods[] = {
+    {"claim", (PyCFunction)Gaps_claim, METH_O, NULL},
+    {"claim_batch", (PyCFunction)Gaps_claim_batch, METH_NOARGS, NULL},
+    {"drop_claim", (PyCFunction)Gaps_drop_claim, METH_NOARGS, NULL},
+    {"word_before", (PyCFunction)Gaps_word_before, METH_VARARGS, NULL},
+    {"forward_ended", (PyCFunction)Gaps_forward_ended, METH_VARARGS, NULL},
+    {"backward_ended", (PyCFunction)Gaps_backward_ended, METH_O, NULL},
+    {"step_ended", (PyCFunction)Gaps_step_ended, METH_NOARGS, NULL},
+    {"set_batch_word", (PyCFunction)Gaps_set_batch_word, METH_O, NULL},
+    {"page_opened", (PyCFunction)Gaps_page_opened, METH_NOARGS, NULL},
+    {"forget", (PyCFunction)Gaps_forget, METH_NOARGS, NULL},
+    {NULL},
+};
+
+PyTypeObject goodput_gaps_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Gaps",
+    .tp_basicsize = sizeof(Gaps),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "See goodput.sdk.automatic.gaps.PythonGaps.",
+    .tp_new = Gaps_new,
+    .tp_members = Gaps_members,
+    .tp_methods = Gaps_methods,
+};
+
+/* ------------------------------------------------------------------------------------------- boundaries */
 
 /* Count one in a histogram's bin. */
 static int count_bin(Clock *clock, long long word)
@@ -241,8 +398,8 @@ void goodput_stop_own(Clock *clock, long long otherwise)
 static PyObject *Clock_reset(Clock *self, PyObject *unused)
 {
     self->depth = 0;
-    self->gap = word_totals;
-    self->batch_gap = 0;
+    if (self->gaps != NULL)
+        forget_gaps(self->gaps);
     set_current(self, word_totals, 0);
     Py_RETURN_NONE;
 }
@@ -284,6 +441,7 @@ static void Clock_dealloc(Clock *self)
     PyObject_GC_UnTrack(self);
     Clock_clear(self);
     free(self->stack);
+    Py_XDECREF(self->gaps);
     type->tp_free((PyObject *)self);
 }
 
@@ -319,6 +477,21 @@ static int Clock_set_words(Clock *self, PyObject *value, void *closure)
 static PyObject *Clock_get_charged(Clock *self, void *closure)
 {
     return PyLong_FromLongLong(charged_word(self));
+}
+
+static PyObject *Clock_get_gaps(Clock *self, void *closure)
+{
+    return Py_NewRef(self->gaps != NULL ? (PyObject *)self->gaps : Py_None);
+}
+
+static PyObject *Clock_set_gaps(Clock *self, PyObject *gaps)
+{
+    if (!PyObject_TypeCheck(gaps, &goodput_gaps_type)) {
+        PyErr_SetString(PyExc_TypeError, "want a Gaps");
+        return NULL;
+    }
+    Py_XSETREF(self->gaps, (Gaps *)Py_NewRef(gaps));
+    Py_RETURN_NONE;
 }
 
 static PyObject *Clock_get_depth(Clock *self, void *closure)
@@ -482,12 +655,6 @@ static PyMemberDef Clock_members[] = {
     FLAG(phases_off, "whether phases are not measured"),
     FLAG(measuring, "whether the cost of this step is measured"),
     NUMBER(length, "ns of the last outermost phase"),
-    NUMBER(backward_length, "ns of the last backward pass"),
-    NUMBER(forward_ns, "ns of forward passes since the last backward pass"),
-    NUMBER(gaps_ns, "ns between phases since the last backward pass, or the first forward pass after it"),
-    NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
-    NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
-    FLAG(batch_gap, "whether the time up to the next phase may be the making of a batch"),
     OBJECT(device, "called with the charged word at each boundary, or None"),
     FLAG(raised, "whether a phase's body raised"),
     {NULL},
@@ -496,6 +663,7 @@ static PyMemberDef Clock_members[] = {
 static PyGetSetDef Clock_getset[] = {
     {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
     {"charged", (getter)Clock_get_charged, NULL, "word that time is charged to", NULL},
+    {"gaps", (getter)Clock_get_gaps, NULL, "decides what the time before a phase is charged to, or None", NULL},
     {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
     {NULL},
 };
@@ -503,6 +671,7 @@ static PyGetSetDef Clock_getset[] = {
 static PyMethodDef Clock_methods[] = {
     {"close_step", (PyCFunction)Clock_close_step, METH_O, "Close the running step."},
     {"next_step", (PyCFunction)Clock_next_step, METH_O, "Close the running step and begin the next."},
+    {"set_gaps", (PyCFunction)Clock_set_gaps, METH_O, "Charge the time between phases as this Gaps says."},
     {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget open phases."},
     {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close an outer open phase."},
     {"count", (PyCFunction)Clock_count, METH_O, "Count one in a histogram's bin."},
@@ -592,7 +761,7 @@ int goodput_enter(Phase *self)
         set_current(clock, self->total, clock->child_ns);
         return 0;
     }
-    charged = take_gap(self, now);
+    charged = clock->gaps == NULL ? clock->current : word_before(clock->gaps, clock, self->total, now);
     charge(clock, charged, now);
     clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
     set_current(clock, self->total, 0);

@@ -20,25 +20,29 @@ typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
 
+/* See automatic/gaps.py. */
+typedef struct {
+    PyObject_HEAD
+    long long claimed, batch_word;
+    long long forward_ns, between_ns, backward_ns;
+    char may_be_batch;
+} Gaps;
+
 /* Fields that every boundary reads come first and share few cache lines: between two the model's work evicts them. */
 typedef struct {
     PyObject_HEAD
     long long thread, last_ns, current, child_ns;
     long long step_start_ns;
-    long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
-    long long backward_length; /* The length of the last backward pass. */
-    /* Since the last backward pass, or the first forward pass after it: forward passes, and the time between phases. */
-    long long forward_ns, gaps_ns;
-    long long batch_word; /* Word that the making of a batch is charged to, 0 where a loader is known. */
+    long long length; /* Of the last outermost phase, in ns. */
     uint64_t *words;
     Py_ssize_t words_count;
     Frame *stack;
     Py_ssize_t depth, room;
+    Gaps *gaps; /* Decides what the time before an outermost phase is charged to; NULL: to no phase. */
     PyObject *device; /* Called with the charged word at each boundary, or None. */
     unsigned char *backed; /* One bit for each block of words whose memory is allocated. */
     long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
     char measuring, raised;
-    char batch_gap; /* Whether the time up to the next phase may be the making of a batch. */
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
     long long entries;
     long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
@@ -55,7 +59,7 @@ typedef struct {
     long long index, total, histogram;
 } Phase;
 
-extern PyTypeObject goodput_clock_type, goodput_phase_type, goodput_records_type, goodput_call_type;
+extern PyTypeObject goodput_gaps_type, goodput_clock_type, goodput_phase_type, goodput_records_type, goodput_call_type;
 
 /* CLOCK_MONOTONIC. */
 static inline long long now_ns(void)
@@ -85,6 +89,12 @@ Py_ssize_t goodput_count_open(Clock *clock, long long bits);
 
 /* The total of the phase `forward`; 0 until the hooks know it. */
 extern long long goodput_word_forward;
+
+/* As the methods of Gaps, of which these are the bodies. */
+int goodput_claim_batch(Gaps *gaps);
+void goodput_claim(Gaps *gaps, long long word);
+void goodput_set_may_be_batch(Gaps *gaps, int may_be_batch);
+void goodput_pass_ended(Clock *clock, Gaps *gaps, int backward, int follows, int may_be_batch);
 
 /* Exit after a call in the phase that returned `result`; the call's exception, if any, stays set. */
 void goodput_exit_after(Phase *phase, PyObject *result, Py_ssize_t depth);

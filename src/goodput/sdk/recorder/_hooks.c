@@ -73,6 +73,7 @@ typedef struct {
     PyObject_HEAD
     Clock *clock;
     FetchState *fetches;
+    Gaps *gaps;
     long long began, after, other_work;
     long long optimizer_depth, reducers, micro_batches, optimizer_steps;
     char inside, evaluating, trained, preparing, unhooked_steps, routine;
@@ -219,7 +220,13 @@ static PyObject *FetchState_measured(FetchState *self, PyObject *args)
 }
 
 ACTION(FetchState, forget_iterator, set_reference(&self->iterator, Py_None); self->sampling = 0)
-ACTION(FetchState, page_opened, self->skips_left = self->skipped_ns = self->samples = 0; self->fetching = 0)
+static void open_page_of_fetches(FetchState *self)
+{
+    self->skips_left = self->skipped_ns = self->samples = 0;
+    self->fetching = 0;
+}
+
+ACTION(FetchState, page_opened, open_page_of_fetches(self))
 ACTION(FetchState, thread_changed, self->fetching = self->fetched = 0)
 
 static PyObject *FetchState_get_counts_next(FetchState *self, void *unused)
@@ -317,10 +324,11 @@ static inline void begin_pass(TrainingState *self, int backward)
     self->micro_batches += backward;
 }
 
-static inline void end_pass(TrainingState *self, int backward)
+static void end_pass(TrainingState *self, int backward, int follows, int may_be_batch)
 {
     self->inside = 0;
     self->after = backward ? AFTER_BACKWARD : AFTER_FORWARD;
+    goodput_pass_ended(self->clock, self->gaps, backward, follows, may_be_batch);
 }
 
 static inline void end_optimizer(TrainingState *self)
@@ -368,9 +376,8 @@ ACTION(TrainingState, step_ended, end_detected_step(self))
 ACTION(TrainingState, train, self->trained = 1)
 ACTION(TrainingState, enter_call, self->inside = 1)
 ACTION(TrainingState, leave_call, self->inside = 0)
-ACTION(TrainingState, forward_ended, end_pass(self, 0))
 ACTION(TrainingState, backward_began, begin_pass(self, 1))
-ACTION(TrainingState, backward_ended, end_pass(self, 1))
+ACTION(TrainingState, backward_ended, end_pass(self, 1, 0, 1))
 ACTION(TrainingState, forget_last_call, self->after = NOTHING)
 ACTION(TrainingState, reducer_created, self->reducers++)
 ACTION(TrainingState, evaluation_began, self->after = NOTHING; self->evaluating = 1)
@@ -379,7 +386,14 @@ ACTION(TrainingState, nested_step_began, self->optimizer_depth++)
 ACTION(TrainingState, nested_step_ended, self->optimizer_depth--)
 ACTION(TrainingState, optimizer_ended, end_optimizer(self))
 ACTION(TrainingState, optimizer_stepped, self->optimizer_steps++)
-ACTION(TrainingState, page_opened, self->micro_batches = 0; Py_DECREF(FetchState_page_opened(self->fetches, NULL)))
+static PyObject *TrainingState_page_opened(TrainingState *self, PyObject *unused)
+{
+    self->micro_batches = 0;
+    open_page_of_fetches(self->fetches);
+    goodput_set_may_be_batch(self->gaps, 0);
+    Py_RETURN_NONE;
+}
+
 ACTION(TrainingState, thread_changed, change_thread(self))
 ACTION(TrainingState, installed, set_reference(&self->anchor, dead_reference); self->optimizer_steps = 0)
 ACTION(TrainingState, training_ended, end_training(self))
@@ -394,6 +408,15 @@ static PyObject *TrainingState_step_began(TrainingState *self, PyObject *argumen
     if (start_ns == -1 && PyErr_Occurred())
         return NULL;
     self->began = start_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *TrainingState_forward_ended(TrainingState *self, PyObject *args)
+{
+    int follows, may_be_batch;
+    if (!PyArg_ParseTuple(args, "pp", &follows, &may_be_batch))
+        return NULL;
+    end_pass(self, 0, follows, may_be_batch);
     Py_RETURN_NONE;
 }
 
@@ -437,12 +460,13 @@ static PyObject *TrainingState_new(PyTypeObject *type, PyObject *args, PyObject 
     self->anchor = Py_NewRef(dead_reference);
     self->optimizer = Py_NewRef(Py_None);
     self->fetches = (FetchState *)FetchState_new(&FetchStateType, NULL, NULL);
-    if (self->fetches == NULL)
+    self->gaps = (Gaps *)PyObject_CallNoArgs((PyObject *)&goodput_gaps_type);
+    if (self->fetches == NULL || self->gaps == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-/* No tp_clear: hooks use `clock` and `fetches` without a check, and the recorder's own tp_clear breaks cycles. */
+/* No tp_clear: hooks use `clock`, `fetches` and `gaps` without a check, and the recorder's own tp_clear breaks cycles. */
 static int TrainingState_traverse(TrainingState *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->clock);
@@ -458,6 +482,7 @@ static void TrainingState_dealloc(TrainingState *self)
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->clock);
     Py_XDECREF(self->fetches);
+    Py_XDECREF(self->gaps);
     Py_XDECREF(self->anchor);
     Py_XDECREF(self->optimizer);
     type->tp_free((PyObject *)self);
@@ -466,6 +491,7 @@ static void TrainingState_dealloc(TrainingState *self)
 static PyMemberDef TrainingState_members[] = {
     READ_OBJECT(TrainingState, clock),
     READ_OBJECT(TrainingState, fetches),
+    READ_OBJECT(TrainingState, gaps),
     READ_NUMBER(TrainingState, began),
     READ_NUMBER(TrainingState, after),
     READ_NUMBER(TrainingState, other_work),
@@ -497,7 +523,7 @@ static PyMethodDef TrainingState_methods[] = {
     CALLS(TrainingState, train, METH_NOARGS),
     CALLS(TrainingState, enter_call, METH_NOARGS),
     CALLS(TrainingState, leave_call, METH_NOARGS),
-    CALLS(TrainingState, forward_ended, METH_NOARGS),
+    CALLS(TrainingState, forward_ended, METH_VARARGS),
     CALLS(TrainingState, backward_began, METH_NOARGS),
     CALLS(TrainingState, backward_ended, METH_NOARGS),
     CALLS(TrainingState, forget_last_call, METH_NOARGS),
@@ -655,16 +681,7 @@ static PyObject *timed(Hook *self, PyObject *const *args, size_t flags, PyObject
 static void claim_gap(Hook *self)
 {
     if (self->gap >= 0)
-        self->phase->recorder->gap = self->gap;
-}
-
-/* The time before the next phase is the making of a batch, if nothing contradicts it; returns whether it is. */
-static int claim_batch(Clock *clock)
-{
-    if (!clock->batch_gap || clock->batch_word == 0)
-        return 0;
-    clock->gap = clock->batch_word;
-    return 1;
+        goodput_claim(self->training->gaps, self->gap);
 }
 
 /* The first dimension of the first tensor in a batch, 0 if there is none, -1 on an error. */
@@ -761,23 +778,13 @@ static PyObject *next_batch(Hook *self, PyObject *const *args, size_t flags, PyO
 static PyObject *pass(Hook *self, PyObject *const *args, size_t flags, PyObject *names)
 {
     TrainingState *training = self->training;
-    Clock *clock = training->clock;
     PyObject *result;
     int backward = self->kind == BACKWARD, follows = training->after == AFTER_FORWARD;
-    if (!((!backward || follows) && claim_batch(clock)) && follows)
+    if (!((!backward || follows) && goodput_claim_batch(training->gaps)) && follows)
         claim_gap(self);
     begin_pass(training, backward);
     result = timed(self, args, flags, names);
-    end_pass(training, backward);
-    if (backward || !follows)
-        clock->forward_ns = clock->gaps_ns = 0;
-    if (clock->depth == 0) { /* Else `length` is of another phase. */
-        if (backward)
-            clock->backward_length = clock->length;
-        else
-            clock->forward_ns += clock->length;
-    }
-    clock->batch_gap = result != NULL && (backward || self->returns_loss);
+    end_pass(training, backward, follows, result != NULL && (backward || self->returns_loss));
     return result;
 }
 
@@ -785,7 +792,7 @@ static PyObject *before_step(Hook *self, PyObject *optimizer)
 {
     TrainingState *training = self->training;
     begin_optimizer(training, optimizer);
-    if (training->after == AFTER_BACKWARD || training->clock->batch_gap)
+    if (training->after == AFTER_BACKWARD || training->gaps->may_be_batch)
         claim_gap(self);
     if (goodput_enter(self->phase) < 0)
         goodput_drop_error();
@@ -806,7 +813,7 @@ static PyObject *after_step(Hook *self)
     if (goodput_next_step(clock, samples) < 0)
         goodput_drop_error();
     training->began = clock->step_start_ns;
-    clock->batch_gap = 1;
+    goodput_set_may_be_batch(training->gaps, 1);
     Py_RETURN_NONE;
 }
 
@@ -847,8 +854,8 @@ static PyObject *dispatch(Hook *self, PyObject *const *args, size_t flags, PyObj
                 if (training->optimizer_steps == 0)
                     break;
                 claim_gap(self);
-            } else if (!claim_batch(clock) && training->after == AFTER_FORWARD)
-                clock->gap = goodput_word_forward; /* The loss. */
+            } else if (!goodput_claim_batch(training->gaps) && training->after == AFTER_FORWARD)
+                goodput_claim(training->gaps, goodput_word_forward); /* The loss. */
             return timed(self, args, flags, names);
         }
     }
@@ -1083,7 +1090,7 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fast(void)
 {
-    PyTypeObject *types[] = {&goodput_clock_type, &goodput_phase_type,   &FetchStateType,    &TrainingStateType,
+    PyTypeObject *types[] = {&goodput_gaps_type, &goodput_clock_type, &goodput_phase_type,   &FetchStateType,    &TrainingStateType,
                              &HookType,           &SlotType,             &goodput_records_type, &goodput_call_type};
     PyObject *made = NULL;
     slot_name = PyUnicode_InternFromString("_compiled_call_impl");

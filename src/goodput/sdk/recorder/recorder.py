@@ -83,7 +83,7 @@ class Recorder(Clock):
         self.steps = self.samples = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
-        self.extra_cost_ns, self.batch_gap = 0, False
+        self.extra_cost_ns = 0
         if self.training is not None:
             self.training.page_opened()
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
@@ -99,6 +99,7 @@ class Recorder(Clock):
     def set_training(self, training) -> None:
         """Steps are detected from here on, with this TrainingState, which is told of other pages and threads."""
         self.training = training
+        self.set_gaps(training.gaps)
         training.set_other_work(self.other_work)
 
     def add_other_work(self, index: int) -> None:
@@ -181,17 +182,12 @@ class Recorder(Clock):
         self.current = phase.total
         self.words[page.W_PHASE] = self.charged - page.W_TOTALS
 
-    def forward_ended(self, follows: bool) -> None:
-        """A forward pass has ended; `follows` is whether it follows another without a backward pass between them."""
-        if not follows:
-            self.forward_ns = self.gaps_ns = 0
-        if not self.depth:  # Else `length` is of another phase.
-            self.forward_ns += self.length
-
     def switch_phases(self, on: bool) -> None:
         """Charge time to phases from now on, or to none of them. What is open stays open."""
         self.charge(perf_counter_ns())
-        self.phases_off, self.gap = not on, page.W_TOTALS
+        self.phases_off = not on
+        if self.gaps is not None:
+            self.gaps.drop_claim()
         self.words[page.W_PHASE] = self.charged - page.W_TOTALS
 
     def count_first(self, word: int) -> None:

@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# The part of the forward passes of a loss that what lies between them may take, such as the code that joins two models.
-FORWARD_DIVISOR = 4
-# The part of a backward pass that other work before the optimizer may take, where the batch may be made there too.
-BATCH_DIVISOR = 4
 _BLOCK_BITS = OCTAVE.bit_length() - 1
 _LAST, _PHASE, _TOTALS, _BIAS = page.W_LAST, page.W_PHASE, page.W_TOTALS, page.STEP_BIAS
-_FORWARD = _TOTALS + page.PHASES.index("forward")
 _pack_half = struct.Struct("<e").pack_into
 _half = bytearray(2)
 _half_bits = memoryview(_half).cast("H")
@@ -46,13 +41,8 @@ class Clock:
     child_ns  ns of inner phases in the current one
     entries   phases completed
     raised    whether a phase's body raised
-    gap       word that the time before the next outermost phase is charged to, if it is short enough
     length    ns of the last outermost phase
-    backward_length  ns of the last backward pass
-    forward_ns  ns of forward passes since the last backward pass
-    gaps_ns  ns between outermost phases since the last backward pass, or the first forward pass after it
-    batch_word  word that the making of a batch is charged to, 0 where a loader is known
-    batch_gap   whether the time up to the next phase may be the making of a batch
+    gaps      decides what the time before an outermost phase is charged to (automatic/gaps.py), None: to no phase
     columns   phases in use, which are copied into a step's record
     device    called with the charged word at each boundary, or None; not called again after it raised
     """
@@ -65,15 +55,13 @@ class Clock:
         self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
-        self.length = self.backward_length = self.batch_word = 0
-        self.forward_ns = self.gaps_ns = 0
-        self.batch_gap = False
+        self.length, self.gaps = 0, None
         self.device: Any = None
         self.columns = 0
         # Cost of measuring: automatic/overhead_budget.py.
         self.own_ns = self.reading_ns = self.extra_cost_ns = 0
         self.measuring = self.phases_off = False
-        self.current, self.gap, self.raised = _TOTALS, _TOTALS, False
+        self.current, self.raised = _TOTALS, False
         # A linked list of (frame below, current, began_ns, child_ns), since push and pop must not be calls.
         self.stack: Any = None
 
@@ -104,10 +92,15 @@ class Clock:
             frame, word = frame[0], frame[1]
         return phases
 
+    def set_gaps(self, gaps) -> None:
+        """Charge the time between phases as these gaps say."""
+        self.gaps = gaps
+
     def reset(self) -> None:
         self.stack = None
-        self.current, self.gap, self.child_ns = _TOTALS, _TOTALS, 0
-        self.batch_gap = False
+        self.current, self.child_ns = _TOTALS, 0
+        if self.gaps is not None:
+            self.gaps.forget()
 
     def close_step(self, now_ns: int) -> int:
         """Close the running step: its record in the ring, sealed last, and one count of its length.
@@ -225,31 +218,11 @@ class Phase:
             clock.stack = (clock.stack, clock.current, 0, clock.child_ns)
             clock.current = self.total
             return self
+        gaps = clock.gaps
+        charged = clock.current if gaps is None else gaps.word_before(clock, self.total, now)
         words, current, last = clock._words, clock.current, clock.last_ns
         if now < last:
             now = last
-        charged = current
-        if clock.stack is None:
-            gap, gaps_ns = clock.gap, clock.gaps_ns + now - last
-            clock.gaps_ns = gaps_ns
-            if gap == _TOTALS:
-                clock.batch_gap = False  # Work of another kind: what surrounds it need not be the batch.
-            else:
-                batch, length = clock.batch_gap and clock.batch_word, clock.backward_length
-                if batch:
-                    length //= BATCH_DIVISOR
-                elif length < clock.length:
-                    length = clock.length
-                if gap == _FORWARD and self.total == gap:
-                    # Between two forward passes: also the gaps together must be short, since they may be many.
-                    if now - last <= clock.length and gaps_ns <= clock.forward_ns // FORWARD_DIVISOR:
-                        charged = gap
-                elif gap == clock.batch_word or gaps_ns <= length:
-                    charged = gap
-                elif batch:
-                    # The making of a batch leaves the bound to the work on gradients.
-                    charged, clock.gaps_ns = batch, gaps_ns - (now - last)
-        clock.gap = _TOTALS
         words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0

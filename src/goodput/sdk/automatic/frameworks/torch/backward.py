@@ -57,7 +57,7 @@ def apply(torch, auto) -> None:
             auto.training_call()
         # A model that computes its own loss leaves nothing to do here but to fetch the next batch.
         if training.after == FORWARD and not auto.claim_batch():
-            recorder.gap = auto.forward_word
+            training.gaps.claim(auto.forward_word)
         elif training.after == NOTHING:
             auto.search_roots_again()
         training.backward_began()
@@ -70,12 +70,8 @@ def apply(torch, auto) -> None:
             raise
         finally:
             training.backward_ended()
-            recorder.batch_gap = True
             if training.unhooked_steps:
                 gradients.end(function is compute_gradients, args, kwargs)
-            recorder.forward_ns = recorder.gaps_ns = 0
-            if not recorder.depth:  # Else `length` is of another phase.
-                recorder.backward_length = recorder.length
 
     kind, word, slow = kinds.BACKWARD, auto.forward_word, functools.partial(measured, function)
     install_hook(auto, torch, torch.autograd, "backward", kind, phase, slow, word)

@@ -277,7 +277,7 @@ class TimedForward:
             if not recorder.step_start_ns:
                 auto.open_step()
             if not auto.claim_batch() and training.after == FORWARD:
-                recorder.gap = auto.forward_word
+                training.gaps.claim(auto.forward_word)
             if grad:
                 if auto.generations.current is not None:
                     auto.generations.trains_on(*tokens_shape(args, kwargs))
@@ -294,9 +294,8 @@ class TimedForward:
                 result = auto.forward.run(inner, *args, **kwargs)
                 return result
             finally:
-                training.forward_ended()
-                recorder.batch_gap = self._returns_loss(result) if grad else False
-                recorder.forward_ended(follows)
+                training.leave_call()
+                training.forward_ended(follows, grad and self._returns_loss(result))
         except BaseException as error:
             drop_own_frames(error)
             raise

@@ -167,7 +167,7 @@ def _watch_gradients(torch, auto) -> None:
             try:
                 if recorder.thread != get_ident() or auto.training.after != BACKWARD:
                     return original(*args, **kwargs)
-                recorder.gap = auto.optimizer_word
+                auto.training.gaps.claim(auto.optimizer_word)
                 return phase.run(original, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
