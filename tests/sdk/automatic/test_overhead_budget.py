@@ -260,14 +260,14 @@ if compiled:
     auto.open_step()
     found = []
     for measuring in (True, False):
-        recorder.measuring = measuring
+        recorder.costs.measure(measuring)
         costs = []
         for _ in range(5):  # The least of them: the process may lose its core in between.
-            recorder.own_ns = 0
+            recorder.costs.measure(measuring)
             timed()
-            costs.append(recorder.own_ns)
+            costs.append(recorder.costs.own_ns)
         found.append(min(costs) if measuring else max(costs))
-    recorder.measuring = False
+    recorder.costs.measure(False)
     emit(found)
 else:
     emit(None)

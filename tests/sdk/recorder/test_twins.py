@@ -38,6 +38,7 @@ def public(made) -> set[str]:
     [
         ("Clock", step_clock.Clock()),
         ("TrainingState", training_state.PythonTrainingState(step_clock.Clock())),
+        ("Costs", step_clock.Costs()),
         ("Gaps", gaps.PythonGaps()),
         ("FetchState", training_state.PythonFetchState()),
         ("Phase", step_clock.Phase),

@@ -246,7 +246,7 @@ class DeepLook:
         """Count a cost, apart from the one that the budget measures."""
         self.cost_ns += ns
         self.this_cost_ns += ns
-        self.recorder.extra_cost_ns += ns
+        self.recorder.costs.add(ns)
         self.auto.budget.counted_ns += ns
 
     # -- results

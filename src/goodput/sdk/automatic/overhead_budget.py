@@ -70,7 +70,7 @@ class Budget:
         done = max(recorder.steps - self.last_steps, 1)
         device_total_ns = getattr(recorder.device, "cost_ns", 0)
         device_ns = max(device_total_ns - self.last_device_ns, 0)
-        self.costs_ns.append(max(recorder.own_ns, 0))
+        self.costs_ns.append(recorder.costs.own_ns)
         cost_ns = median(self.costs_ns)
         self._count_cost(round(cost_ns * done) + device_ns)
         self.count_unmeasured()
@@ -91,13 +91,13 @@ class Budget:
         self.words = recorder.words  # Last: after an interrupt before it all of this is done again.
 
     def _measure_one(self) -> None:
-        self.recorder.own_ns, self.recorder.measuring = 0, True
+        self.recorder.costs.measure(True)
 
     def _count_cost(self, cost_ns: int) -> None:
         """Add to the page's cost what the known costs of phases and steps do not cover."""
         recorder = self.recorder
         extra_ns = max(cost_ns - (recorder.words[page.W_COST] - self.counted_ns), 0)
-        recorder.extra_cost_ns += extra_ns
+        recorder.costs.add(extra_ns)
         self.counted_ns = recorder.words[page.W_COST] + extra_ns
 
     def count_unmeasured(self) -> None:

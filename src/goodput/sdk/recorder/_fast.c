@@ -373,25 +373,120 @@ static void notify_device(Clock *clock, long long word)
     Py_DECREF(device);
 }
 
+/* ------------------------------------------------------------------------------------------- Costs
+ * The same as in step_clock.py, which says what the fields are. */
+
 /* Add the time since `from` to our own cost, less the clock reading made for this measurement only. */
-static void count_own(Clock *clock, long long from)
+static void count_own(Costs *costs, long long from)
 {
-    long long own = now_ns() - from - clock->reading_ns;
-    clock->own_ns += own > 0 ? own : 0;
+    long long own = now_ns() - from - costs->reading_ns;
+    costs->own_ns += own > 0 ? own : 0;
 }
 
-void goodput_start_own(Clock *clock)
+void goodput_start_own(Costs *costs)
 {
-    clock->hook_ns = now_ns();
+    costs->hook_ns = now_ns();
 }
 
-void goodput_stop_own(Clock *clock, long long otherwise)
+void goodput_stop_own(Costs *costs, long long otherwise)
 {
-    long long from = clock->hook_ns ? clock->hook_ns : otherwise;
+    long long from = costs->hook_ns ? costs->hook_ns : otherwise;
     if (from)
-        count_own(clock, from);
-    clock->hook_ns = 0;
+        count_own(costs, from);
+    costs->hook_ns = 0;
 }
+
+static void end_measured_step(Costs *costs, long long end_ns)
+{
+    if (!costs->measuring)
+        return;
+    goodput_stop_own(costs, end_ns);
+    costs->measuring = 0;
+}
+
+static PyObject *Costs_calibrate(Costs *self, PyObject *args)
+{
+    long long phase_ns, step_ns, reading_ns;
+    if (!PyArg_ParseTuple(args, "LLL", &phase_ns, &step_ns, &reading_ns))
+        return NULL;
+    self->phase_ns = phase_ns;
+    self->step_ns = step_ns;
+    self->reading_ns = reading_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_add(Costs *self, PyObject *argument)
+{
+    long long ns = PyLong_AsLongLong(argument);
+    if (ns == -1 && PyErr_Occurred())
+        return NULL;
+    self->extra_ns += ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_measure(Costs *self, PyObject *argument)
+{
+    int on = PyObject_IsTrue(argument);
+    if (on < 0)
+        return NULL;
+    self->own_ns = 0;
+    self->measuring = (char)on;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_count_since(Costs *self, PyObject *argument)
+{
+    long long from = PyLong_AsLongLong(argument);
+    if (from == -1 && PyErr_Occurred())
+        return NULL;
+    count_own(self, from);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_step_ended(Costs *self, PyObject *argument)
+{
+    long long end_ns = PyLong_AsLongLong(argument);
+    if (end_ns == -1 && PyErr_Occurred())
+        return NULL;
+    end_measured_step(self, end_ns);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_page_opened(Costs *self, PyObject *unused)
+{
+    self->extra_ns = 0;
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef Costs_members[] = {
+    {"measuring", Py_T_BOOL, offsetof(Costs, measuring), Py_READONLY, NULL},
+    {"own_ns", Py_T_LONGLONG, offsetof(Costs, own_ns), Py_READONLY, NULL},
+    {"reading_ns", Py_T_LONGLONG, offsetof(Costs, reading_ns), Py_READONLY, NULL},
+    {"phase_ns", Py_T_LONGLONG, offsetof(Costs, phase_ns), Py_READONLY, NULL},
+    {"step_ns", Py_T_LONGLONG, offsetof(Costs, step_ns), Py_READONLY, NULL},
+    {"extra_ns", Py_T_LONGLONG, offsetof(Costs, extra_ns), Py_READONLY, NULL},
+    {NULL},
+};
+
+static PyMethodDef Costs_methods[] = {
+    {"calibrate", (PyCFunction)Costs_calibrate, METH_VARARGS, NULL},
+    {"add", (PyCFunction)Costs_add, METH_O, NULL},
+    {"measure", (PyCFunction)Costs_measure, METH_O, NULL},
+    {"count_since", (PyCFunction)Costs_count_since, METH_O, NULL},
+    {"step_ended", (PyCFunction)Costs_step_ended, METH_O, NULL},
+    {"page_opened", (PyCFunction)Costs_page_opened, METH_NOARGS, NULL},
+    {NULL},
+};
+
+PyTypeObject goodput_costs_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Costs",
+    .tp_basicsize = sizeof(Costs),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "See goodput.sdk.recorder.step_clock.Costs.",
+    .tp_new = PyType_GenericNew,
+    .tp_members = Costs_members,
+    .tp_methods = Costs_methods,
+};
 
 /* ------------------------------------------------------------------------------------------- Clock */
 
@@ -402,6 +497,14 @@ static PyObject *Clock_reset(Clock *self, PyObject *unused)
         forget_gaps(self->gaps);
     set_current(self, word_totals, 0);
     Py_RETURN_NONE;
+}
+
+static PyObject *Clock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Clock *self = (Clock *)type->tp_alloc(type, 0);
+    if (self != NULL && (self->costs = (Costs *)PyObject_CallNoArgs((PyObject *)&goodput_costs_type)) == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
 }
 
 static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
@@ -442,6 +545,7 @@ static void Clock_dealloc(Clock *self)
     Clock_clear(self);
     free(self->stack);
     Py_XDECREF(self->gaps);
+    Py_XDECREF(self->costs);
     type->tp_free((PyObject *)self);
 }
 
@@ -567,7 +671,8 @@ static PyObject *Clock_back(Clock *self, PyObject *argument)
 /* Close the running step: write its record into the ring, the seal last, and count its length in the histogram. */
 static int close_step(Clock *self, long long now)
 {
-    long long start = self->step_start_ns, number = self->steps + 1;
+    long long start = self->step_start_ns, number = self->steps + 1, samples;
+    const Costs *costs = self->costs;
     long long at = ring + (number - 1) % ring_records * record_words;
     if (at + record_words > self->words_count || histograms + OVERFLOW_BIN >= self->words_count) {
         PyErr_SetString(PyExc_IndexError, "word index out of range");
@@ -577,12 +682,12 @@ static int close_step(Clock *self, long long now)
         now = self->last_ns;
     charge(self, charged_word(self), now);
     self->step_end_ns = now;
-    self->samples += self->step_samples;
+    samples = (long long)self->words[word_samples] + self->step_samples;
     store(self, at + record_words - 1, 0);
     store(self, at + 1, (uint64_t)self->step_next + STEP_BIAS);
     store(self, at + 2, (uint64_t)start);
     store(self, at + 3, (uint64_t)now);
-    store(self, at + 4, (uint64_t)self->samples);
+    store(self, at + 4, (uint64_t)samples);
     for (long long i = 0; i < self->columns && i < phase_slots; i++) {
         store(self, at + 5 + i, self->words[word_totals + i]);
         store(self, at + 5 + phase_slots + i, self->words[word_outside + i]);
@@ -591,12 +696,11 @@ static int close_step(Clock *self, long long now)
     store(self, at + record_words - 1, (uint64_t)number);
     self->steps = number;
     store(self, word_steps, (uint64_t)number);
-    store(self, word_samples, (uint64_t)self->samples);
+    store(self, word_samples, (uint64_t)samples);
     set_step_start(self, 0);
     self->step_next++;
     store(self, word_step_next, (uint64_t)self->step_next + STEP_BIAS);
-    store(self, word_cost,
-          (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
+    store(self, word_cost, (uint64_t)(self->entries * costs->phase_ns + number * costs->step_ns + costs->extra_ns));
     return count_bin(self, histograms + half_bin((double)(now - start) / 1e9));
 }
 
@@ -616,10 +720,7 @@ int goodput_next_step(Clock *self, long long samples)
         return -1;
     self->step_samples = 0;
     set_step_start(self, self->step_end_ns);
-    if (self->measuring) {
-        goodput_stop_own(self, self->step_end_ns);
-        self->measuring = 0;
-    }
+    end_measured_step(self->costs, self->step_end_ns);
     return 0;
 }
 
@@ -637,24 +738,18 @@ static PyObject *Clock_next_step(Clock *self, PyObject *samples)
 
 static PyMemberDef Clock_members[] = {
     NUMBER(steps, "steps completed"),
-    NUMBER(samples, "samples of completed steps"),
     NUMBER(step_start_ns, "start of the running step, 0 between steps"),
     NUMBER(step_end_ns, "end of the last completed step"),
     NUMBER(step_next, "index of the running or next step"),
     NUMBER(step_samples, "samples of the running step"),
-    NUMBER(phase_cost_ns, "cost of a phase in ns"),
-    NUMBER(step_cost_ns, "cost of a step in ns"),
     NUMBER(columns, "phases in use"),
     NUMBER(thread, "ident of the step thread, 0 if none"),
     NUMBER(current, "word of the phase that time is charged to"),
     NUMBER(last_ns, "monotonic ns up to which time is charged"),
     NUMBER(entries, "phases completed"),
-    NUMBER(own_ns, "ns spent in boundaries and hooks while `measuring`"),
-    NUMBER(reading_ns, "cost of a clock reading"),
-    NUMBER(extra_cost_ns, "cost beyond that of phases and steps"),
     FLAG(phases_off, "whether phases are not measured"),
-    FLAG(measuring, "whether the cost of this step is measured"),
     NUMBER(length, "ns of the last outermost phase"),
+    {"costs", Py_T_OBJECT_EX, offsetof(Clock, costs), Py_READONLY, "what measuring costs"},
     OBJECT(device, "called with the charged word at each boundary, or None"),
     FLAG(raised, "whether a phase's body raised"),
     {NULL},
@@ -687,7 +782,7 @@ PyTypeObject goodput_clock_type = {
     .tp_doc = "See goodput.sdk.recorder.step_clock.Clock.",
     .tp_traverse = (traverseproc)Clock_traverse,
     .tp_clear = (inquiry)Clock_clear,
-    .tp_new = PyType_GenericNew,
+    .tp_new = Clock_new,
     .tp_init = (initproc)Clock_init,
     .tp_dealloc = (destructor)Clock_dealloc,
     .tp_members = Clock_members,
@@ -768,8 +863,8 @@ int goodput_enter(Phase *self)
     store(clock, word_phase, (uint64_t)self->index);
     if (has_device(clock))
         notify_device(clock, charged);
-    if (clock->measuring && clock->hook_ns == 0)
-        count_own(clock, now);
+    if (clock->costs->measuring && clock->costs->hook_ns == 0)
+        count_own(clock->costs, now);
     return 0;
 }
 
@@ -803,8 +898,8 @@ int goodput_exit(Phase *self, int raised)
     /* Entered while phases were off: the length is unknown. */
     if (frame.began_ns && count_bin(clock, self->histogram + half_bin((double)own / 1e9)) < 0)
         return -1;
-    if (clock->measuring && clock->hook_ns == 0)
-        count_own(clock, now);
+    if (clock->costs->measuring && clock->costs->hook_ns == 0)
+        count_own(clock->costs, now);
     return 0;
 }
 

@@ -28,6 +28,14 @@ typedef struct {
     char may_be_batch;
 } Gaps;
 
+/* See step_clock.py. */
+typedef struct {
+    PyObject_HEAD
+    char measuring;
+    long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
+    long long own_ns, reading_ns, phase_ns, step_ns, extra_ns;
+} Costs;
+
 /* Fields that every boundary reads come first and share few cache lines: between two the model's work evicts them. */
 typedef struct {
     PyObject_HEAD
@@ -41,14 +49,12 @@ typedef struct {
     Gaps *gaps; /* Decides what the time before an outermost phase is charged to; NULL: to no phase. */
     PyObject *device; /* Called with the charged word at each boundary, or None. */
     unsigned char *backed; /* One bit for each block of words whose memory is allocated. */
-    long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
-    char measuring, raised;
+    Costs *costs; /* Never NULL. */
+    char raised;
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
     long long entries;
-    long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
+    long long steps, step_end_ns, step_next, step_samples;
     long long columns; /* Phases in use, of those that a record has room for. */
-    /* The cost of measuring: see automatic/overhead_budget.py. */
-    long long own_ns, reading_ns, extra_cost_ns;
     Py_buffer view;
 } Clock;
 
@@ -59,7 +65,8 @@ typedef struct {
     long long index, total, histogram;
 } Phase;
 
-extern PyTypeObject goodput_gaps_type, goodput_clock_type, goodput_phase_type, goodput_records_type, goodput_call_type;
+extern PyTypeObject goodput_costs_type, goodput_gaps_type, goodput_clock_type, goodput_phase_type;
+extern PyTypeObject goodput_records_type, goodput_call_type;
 
 /* CLOCK_MONOTONIC. */
 static inline long long now_ns(void)
@@ -100,8 +107,8 @@ void goodput_pass_ended(Clock *clock, Gaps *gaps, int backward, int follows, int
 void goodput_exit_after(Phase *phase, PyObject *result, Py_ssize_t depth);
 
 /* A hook's own code begins; and ends, where it had begun, else since `otherwise` if that is not 0. */
-void goodput_start_own(Clock *clock);
-void goodput_stop_own(Clock *clock, long long otherwise);
+void goodput_start_own(Costs *costs);
+void goodput_stop_own(Costs *costs, long long otherwise);
 
 /* Take the raised exception (NULL if none), and raise it again. */
 PyObject *goodput_take_error(void);

@@ -6,6 +6,7 @@ from goodput.sdk.automatic.gaps import PythonGaps
 from goodput.sdk.automatic.training_state import PythonFetchState, PythonTrainingState
 from goodput.sdk.recorder.collectives import PythonRecords
 from goodput.sdk.recorder.step_clock import Clock as Clock
+from goodput.sdk.recorder.step_clock import Costs as Costs
 from goodput.sdk.recorder.step_clock import Phase as Phase
 
 Hook: Any

@@ -623,19 +623,19 @@ static PyObject *own_slot(PyObject *module)
 /* Whether the cost of the running step is measured. */
 static int is_measured(Clock *clock)
 {
-    return clock->measuring && this_thread() == clock->thread;
+    return clock->costs->measuring && this_thread() == clock->thread;
 }
 
 /* Call the user's or the framework's code; its time is not the hook's own cost. */
 static PyObject *call_theirs(Clock *clock, PyObject *function, PyObject *const *args, size_t flags, PyObject *names)
 {
     PyObject *result;
-    if (clock->hook_ns == 0 || !is_measured(clock))
+    if (clock->costs->hook_ns == 0 || !is_measured(clock))
         return PyObject_Vectorcall(function, args, flags, names);
-    goodput_stop_own(clock, 0);
+    goodput_stop_own(clock->costs, 0);
     result = PyObject_Vectorcall(function, args, flags, names);
     if (is_measured(clock))
-        goodput_start_own(clock);
+        goodput_start_own(clock->costs);
     return result;
 }
 
@@ -867,11 +867,11 @@ static PyObject *Hook_call(PyObject *callable, PyObject *const *args, size_t fla
     Hook *self = (Hook *)callable;
     Clock *clock = self->phase->recorder;
     PyObject *result;
-    if (!clock->measuring || clock->hook_ns || !is_measured(clock))
+    if (!clock->costs->measuring || clock->costs->hook_ns || !is_measured(clock))
         return dispatch(self, args, flags, names);
-    goodput_start_own(clock);
+    goodput_start_own(clock->costs);
     result = dispatch(self, args, flags, names);
-    goodput_stop_own(clock, 0);
+    goodput_stop_own(clock->costs, 0);
     return result;
 }
 
@@ -1090,8 +1090,10 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fast(void)
 {
-    PyTypeObject *types[] = {&goodput_gaps_type, &goodput_clock_type, &goodput_phase_type,   &FetchStateType,    &TrainingStateType,
-                             &HookType,           &SlotType,             &goodput_records_type, &goodput_call_type};
+    PyTypeObject *types[] = {
+        &goodput_costs_type, &goodput_gaps_type, &goodput_clock_type,   &goodput_phase_type, &FetchStateType,
+        &TrainingStateType,  &HookType,          &SlotType,             &goodput_records_type, &goodput_call_type,
+    };
     PyObject *made = NULL;
     slot_name = PyUnicode_InternFromString("_compiled_call_impl");
     call_name = PyUnicode_InternFromString("_call_impl");

@@ -80,10 +80,10 @@ class Recorder(Clock):
         self.words, self.fd = words, fd
         words[page.W_PHASE] = self.charged - page.W_TOTALS
         self.last_ns = self.step_end_ns = start_ns
-        self.steps = self.samples = self.entries = 0
+        self.steps = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
-        self.extra_cost_ns = 0
+        self.costs.page_opened()
         if self.training is not None:
             self.training.page_opened()
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
@@ -270,17 +270,17 @@ class Recorder(Clock):
         for end_ns, samples, totals in held:
             number, start_ns = self.steps + 1, self.step_start_ns
             at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
-            self.samples += samples
+            all_samples = words[page.W_SAMPLES] + samples
             words[at + page.R_SEAL] = 0
             words[at + page.R_STEP] = self.step_next + page.STEP_BIAS
             words[at + page.R_START], words[at + page.R_END] = start_ns, end_ns
-            words[at + page.R_SAMPLES] = self.samples
+            words[at + page.R_SAMPLES] = all_samples
             for i in range(self.columns):
                 words[at + page.R_TOTALS + i] = totals[i]
                 words[at + page.R_OUTSIDE + i] = words[page.W_OUTSIDE + i]
             words[at] = words[at + page.R_SEAL] = number
             words[page.W_STEPS] = self.steps = number
-            words[page.W_SAMPLES] = self.samples
+            words[page.W_SAMPLES] = all_samples
             self.step_start_ns = self.step_end_ns = words[page.W_STEP_START] = end_ns
             self.step_next += 1
             words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS

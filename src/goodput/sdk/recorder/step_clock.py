@@ -32,6 +32,47 @@ _half = bytearray(2)
 _half_bits = memoryview(_half).cast("H")
 
 
+class Costs:
+    """What measuring costs: as calibrated, and as measured of one step in so many (automatic/overhead_budget.py).
+
+    phase_ns    cost of a phase
+    step_ns     cost of a step
+    reading_ns  cost of a clock reading
+    extra_ns    cost in this page beyond that of phases and steps
+    measuring   whether the cost of the running step is measured
+    own_ns      time spent in boundaries of the measured step; compiled, in hooks too
+    """
+
+    def __init__(self):
+        self.phase_ns = self.step_ns = self.reading_ns = self.extra_ns = self.own_ns = 0
+        self.measuring = False
+
+    def calibrate(self, phase_ns: int, step_ns: int, reading_ns: int) -> None:
+        self.phase_ns, self.step_ns, self.reading_ns = phase_ns, step_ns, reading_ns
+
+    def add(self, ns: int) -> None:
+        """Something else than phases and steps has cost so much."""
+        self.extra_ns += ns
+
+    def measure(self, on: bool) -> None:
+        """Measure the cost of the running step, from 0 on, or stop it."""
+        self.own_ns, self.measuring = 0, on
+
+    def count_since(self, from_ns: int) -> None:
+        """Our own code has run since `from_ns`."""
+        own_ns = perf_counter_ns() - from_ns - self.reading_ns
+        self.own_ns += own_ns if own_ns > 0 else 0
+
+    def step_ended(self, end_ns: int) -> None:
+        """The measured step has ended at `end_ns`."""
+        if self.measuring:
+            self.count_since(end_ns)
+            self.measuring = False
+
+    def page_opened(self) -> None:
+        self.extra_ns = 0
+
+
 class Clock:
     """Charges time to the current phase. Only the thread whose ident is `thread` advances it.
 
@@ -41,6 +82,7 @@ class Clock:
     child_ns  ns of inner phases in the current one
     entries   phases completed
     raised    whether a phase's body raised
+    costs     what measuring costs
     length    ns of the last outermost phase
     gaps      decides what the time before an outermost phase is charged to (automatic/gaps.py), None: to no phase
     columns   phases in use, which are copied into a step's record
@@ -51,16 +93,14 @@ class Clock:
     count_first: Callable[[int], None]  # of Recorder
 
     def __init__(self):
-        self.steps = self.samples = self.step_start_ns = self.step_end_ns = 0
-        self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
+        self.steps = self.step_start_ns = self.step_end_ns = self.step_next = self.step_samples = 0
+        self.costs = Costs()
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
         self.length, self.gaps = 0, None
         self.device: Any = None
         self.columns = 0
-        # Cost of measuring: automatic/overhead_budget.py.
-        self.own_ns = self.reading_ns = self.extra_cost_ns = 0
-        self.measuring = self.phases_off = False
+        self.phases_off = False
         self.current, self.raised = _TOTALS, False
         # A linked list of (frame below, current, began_ns, child_ns), since push and pop must not be calls.
         self.stack: Any = None
@@ -112,30 +152,28 @@ class Clock:
         seal, totals, outside = at + page.R_SEAL, at + page.R_TOTALS, at + page.R_OUTSIDE
         all_totals, all_outside = slice(_TOTALS, _TOTALS + many), slice(page.W_OUTSIDE, page.W_OUTSIDE + many)
         into_totals, into_outside = slice(totals, totals + many), slice(outside, outside + many)
-        last_ns = self.last_ns
+        last_ns, costs = self.last_ns, self.costs
         if now_ns < last_ns:
             now_ns = last_ns
         words[_TOTALS if self.phases_off else self.current] += now_ns - last_ns
         self.last_ns = self.step_end_ns = words[_LAST] = now_ns
-        self.samples += self.step_samples
+        samples = words[page.W_SAMPLES] + self.step_samples
         words[seal] = 0
         words[at + page.R_STEP] = self.step_next + _BIAS
         words[at + page.R_START], words[at + page.R_END], words[at + page.R_SAMPLES] = (
             start,
             now_ns,
-            self.samples,
+            samples,
         )
         words[into_totals] = words[all_totals]
         words[into_outside] = words[all_outside]
         words[at] = words[seal] = number
         words[page.W_STEPS] = self.steps = number
-        words[page.W_SAMPLES] = self.samples
+        words[page.W_SAMPLES] = samples
         self.step_start_ns = words[page.W_STEP_START] = 0
         self.step_next += 1
         words[page.W_STEP_NEXT] = self.step_next + _BIAS
-        words[page.W_COST] = (
-            self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
-        )
+        words[page.W_COST] = self.entries * costs.phase_ns + number * costs.step_ns + costs.extra_ns
         self.count(page.W_HISTOGRAMS + bin_of_ns(now_ns - start))
         return now_ns
 
@@ -145,9 +183,7 @@ class Clock:
         now_ns = self.close_step(perf_counter_ns())
         self.step_samples, self.step_start_ns = 0, now_ns
         self.words[page.W_STEP_START] = now_ns
-        if self.measuring:
-            self.own_ns += perf_counter_ns() - now_ns - self.reading_ns
-            self.measuring = False
+        self.costs.step_ended(now_ns)
         return now_ns
 
     def notify_device(self, word: int) -> None:
@@ -229,13 +265,14 @@ class Phase:
         clock.current = self.total
         clock.last_ns = words[_LAST] = now
         words[_PHASE] = self.index
-        if clock.device is None and not clock.measuring:
+        costs = clock.costs
+        if clock.device is None and not costs.measuring:
             return self
         try:
             if clock.device is not None:
                 clock.notify_device(charged)
-            if clock.measuring:
-                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
+            if costs.measuring:
+                costs.count_since(now)
         except BaseException:  # An interrupt in one of these calls: the body will not run.
             self.__exit__(None, None, None)
             raise
@@ -291,7 +328,7 @@ class Phase:
             word = self.histogram + OVERFLOW
         if word >> _BLOCK_BITS in clock._backed:
             words[word] += 1
-            if clock.measuring:
-                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
+            if clock.costs.measuring:
+                clock.costs.count_since(now)
             return None
         return clock.count_first(word)

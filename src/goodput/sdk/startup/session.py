@@ -243,7 +243,7 @@ class Session:
         self.declared.declare(given, _ignore)  # resolve_identity has reported what is invalid.
         identity.update(self.declared.values(identity["world_size"]))
         directory = given.get("directory") or page.default_directory(self.environ)
-        if not self.recorder.step_cost_ns:
+        if not self.recorder.costs.step_ns:
             calibrate(self.recorder)
         self.recorder.reset()
         self._close_before_exit()
