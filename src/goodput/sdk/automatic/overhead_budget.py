@@ -117,7 +117,8 @@ class Budget:
                 self.switch_phases(True)
         elif cost_ns + device_ns > most_ns:
             if recorder.device is not None:
-                self.parked, self.device_ns, recorder.device = recorder.device, device_ns, None
+                self.parked, self.device_ns = recorder.device, device_ns
+                recorder.set_device(None)
                 self.costs_ns.clear()
             else:
                 self.phases_ns = cost_ns
@@ -128,7 +129,8 @@ class Budget:
                     is_error=False,
                 )
         elif self.parked is not None and cost_ns + self.device_ns <= most_ns * RETURN_SHARE:
-            recorder.device, self.parked = recorder.device or self.parked, None
+            recorder.set_device(recorder.device or self.parked)
+            self.parked = None
             self.last_device_ns = getattr(recorder.device, "cost_ns", 0)
             self.costs_ns.clear()
 

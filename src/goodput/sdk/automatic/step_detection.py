@@ -156,7 +156,7 @@ class Automatic:
                 self.recorder.device(word)
         except Exception as error:
             reraise_from_handler(error)
-            self.recorder.device = None
+            self.recorder.set_device(None)
 
     # -- steps
 

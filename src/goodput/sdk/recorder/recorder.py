@@ -60,14 +60,15 @@ class State:
 class Recorder(Clock):
     """The state of one rank process. `words` is a page as u64; only the thread `thread` moves the clock."""
 
-    def __init__(self):
+    def __init__(self, starter: Callable[[], None] | None = None):
+        """`starter` is called at the first phase or step, if nothing has started the recorder by then."""
         super().__init__()
         self.state = State.NOT_STARTED
         self.columns = len(page.PHASES)
         self.other_work = OTHER_WORK
         self.used: list[int] = [0]
         self.fd = -1
-        self.starter: Callable[[], None] | None = None
+        self.starter = starter
         self.training: Any = None  # automatic.training_state.TrainingState, once steps are detected
         self.collectives = None  # collectives.CollectiveRecords, if calls of process groups are recorded
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
@@ -96,11 +97,29 @@ class Recorder(Clock):
         if self.device is not None:
             self.notify_device_of("open")
 
+    def set_device(self, device) -> None:
+        """Report boundaries to this device clock from here on, to none if it is None."""
+        self.device = device
+
+    def set_device_why(self, why: int) -> None:
+        """The host's clock stands in for the device's, for this reason (of page.DEVICE_WHYS)."""
+        self.device_why = why
+        if self.words is not None:
+            self.words[page.W_DEVICE_WHY] = why
+
+    def set_collectives(self, records) -> None:
+        """Calls of process groups are recorded from here on; `records` are told of other pages."""
+        self.collectives = records
+
     def set_training(self, training) -> None:
         """Steps are detected from here on, with this TrainingState, which is told of other pages and threads."""
         self.training = training
         self.set_gaps(training.gaps)
         training.set_other_work(self.other_work)
+
+    def add_column(self, index: int) -> None:
+        """The phase with this index is copied into the records of steps."""
+        self.columns = max(self.columns, index + 1)
 
     def add_other_work(self, index: int) -> None:
         """Calls of modules inside the phase with this index are not training."""
@@ -137,6 +156,10 @@ class Recorder(Clock):
             return False
         self.take_over()
         return True
+
+    def take_clock(self) -> None:
+        """The calling thread, in which the process ends, is the step thread; phases stay open."""
+        self.thread = get_ident()
 
     def take_over(self) -> None:
         """Make the calling thread the step thread. Phases that the other one has open are closed here."""
@@ -246,6 +269,10 @@ class Recorder(Clock):
             self.drop("step")
         return True
 
+    def forget_raised(self) -> None:
+        """Note from here on whether a phase's body raises."""
+        self.raised = False
+
     def is_running(self, start_ns: int) -> bool:
         """Whether the step that began at `start_ns` is this thread's to end."""
         return self.step_start_ns == start_ns and self.thread == get_ident()
@@ -299,7 +326,7 @@ class Recorder(Clock):
         self.step_start_ns = self.words[page.W_STEP_START] = 0
 
     def renumber(self, step: int) -> None:
-        """The running step is the one after `step`, whose work was restored."""
+        """The running or next step is the one after `step`, whose work was restored."""
         self.step_next = step + 1
         self.words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
         self.event("resumed", perf_counter_ns(), step)

@@ -76,17 +76,25 @@ class Costs:
 class Clock:
     """Charges time to the current phase. Only the thread whose ident is `thread` advances it.
 
-    words     the page as u64, or None
-    current   word of the phase that time is charged to
-    last_ns   monotonic ns up to which time is charged
-    child_ns  ns of inner phases in the current one
-    entries   phases completed
-    raised    whether a phase's body raised
-    costs     what measuring costs
-    length    ns of the last outermost phase
-    gaps      decides what the time before an outermost phase is charged to (automatic/gaps.py), None: to no phase
-    columns   phases in use, which are copied into a step's record
-    device    called with the charged word at each boundary, or None; not called again after it raised
+    words          the page as u64, or None
+    thread         ident of the step thread, 0 if there is none
+    current        word of the phase that time is charged to
+    last_ns        monotonic ns up to which time is charged
+    stack          the phases below the current one
+    child_ns       ns of inner phases in the current one
+    entries        phases completed
+    length         ns of the last outermost phase
+    raised         whether a phase's body raised
+    phases_off     whether all time is charged to the phase "none"
+    columns        phases in use, which are copied into a step's record
+    steps          steps completed in this page
+    step_start_ns  start of the running step, 0 between steps
+    step_end_ns    end of the last completed step
+    step_next      index of the running or next step
+    step_samples   samples of the running step
+    device         called with the charged word at each boundary, or None; not called again after it raised
+    gaps           decides what the time before an outermost phase is charged to (automatic/gaps.py), None: to no phase
+    costs          what measuring costs
     """
 
     _words: Any

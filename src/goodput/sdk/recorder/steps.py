@@ -63,7 +63,8 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
             if item is _EXHAUSTED:
                 return
             recorder.begin_step(began, None, samples)
-            entries, recorder.raised = recorder.entries, False
+            entries = recorder.entries
+            recorder.forget_raised()
             try:
                 yield item
             except GeneratorExit:

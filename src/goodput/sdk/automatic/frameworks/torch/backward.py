@@ -60,8 +60,8 @@ def apply(torch, auto) -> None:
             training.gaps.claim(auto.forward_word)
         elif training.after == NOTHING:
             auto.search_roots_again()
-        training.backward_began()
-        try:
+        try:  # Around both calls, since an interrupt may arrive in each.
+            training.backward_began()
             if training.reducers:
                 return phase.run(waits.run, function, args, kwargs)
             return phase.run(function, *args, **kwargs)

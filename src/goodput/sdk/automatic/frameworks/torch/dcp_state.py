@@ -26,8 +26,8 @@ def apply(module, auto) -> None:
     @auto.patches.wrap("_init_optim_state", module)
     def _init_optim_state(*args, **kwargs):
         before = auto.training.preparing
-        auto.training.set_preparing(True)
         try:
+            auto.training.set_preparing(True)
             return prepare(*args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)

@@ -289,8 +289,8 @@ class TimedForward:
                 for function in self.roots.first_step_call:
                     auto.attempt(function, module)
             result, follows = None, training.after == FORWARD
-            training.enter_call()
-            try:
+            try:  # Around both calls, since an interrupt may arrive in each.
+                training.enter_call()
                 result = auto.forward.run(inner, *args, **kwargs)
                 return result
             finally:
@@ -363,8 +363,8 @@ class TimedForward:
 
     def _evaluate(self, inner, args, kwargs):
         """A call in an evaluation, untimed; modules called inside it are no roots either."""
-        self.training.enter_call()
         try:
+            self.training.enter_call()
             return inner(*args, **kwargs)
         finally:
             self.training.leave_call()
