@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import weakref
 
@@ -9,8 +10,9 @@ import pytest
 
 from goodput.rank_page import page
 from goodput.sdk.automatic import hooks, training_state
-from goodput.sdk.automatic.training_state import BACKWARD, FORWARD, NOTHING
+from goodput.sdk.automatic.training_state import BACKWARD, FORWARD, NOTHING, TrainingState
 from goodput.sdk.recorder import step_clock
+from goodput.sdk.recorder.recorder import Recorder
 
 assert hooks.FORWARD  # The hooks give the compiled classes the constants of the page.
 fast = pytest.importorskip("goodput.sdk.recorder._fast")
@@ -197,3 +199,31 @@ def test_claim_in_an_open_phase_is_dropped():
         state.gaps.claim(FORWARD_WORD)
         assert state.gaps.word_before(clock, WORDS[2], clock.last_ns + 5) == WORDS[3]
         assert (state.gaps.claimed, state.gaps.between_ns) == (NONE, 0)
+
+
+def test_recorder_and_its_state_are_freed_together():
+    """Each refers to the other."""
+    recorder = Recorder()
+    state = TrainingState(recorder)
+    recorder.set_training(state)
+    state.set_anchor(weakref.ref(THINGS[0]))
+    gone = weakref.ref(recorder)
+    del recorder, state
+    gc.collect()
+    assert gone() is None
+
+
+def test_state_follows_page_and_thread():
+    """Another page counts its own passes; another thread begins without an open evaluation."""
+    recorder = Recorder()
+    recorder.open(page.private_words(), 1)
+    state = TrainingState(recorder)
+    recorder.set_training(state)
+    state.backward_began()
+    state.backward_ended()
+    state.evaluation_began()
+    state.fetches.batch_came(3)
+    recorder.open(page.private_words(), 1)
+    assert (state.micro_batches, state.fetches.samples, state.evaluating) == (0, 0, True)
+    recorder.take_over()
+    assert not state.evaluating and not state.fetches.fetched
