@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # With ARGS, `make fuzz` may select no test in one of its parts, for which pytest exits with 5.
 ALLOW_NO_TESTS = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-.PHONY: help demo test test-python fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit lock bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages picture pictures clean servers detection-score
+.PHONY: help demo test test-python fuzz faults flapping collective-faults healthy-collectives slow-links nccl-plugin kills lint audit lock bench bench-scale rolling replay-alerts probe-limits replay-stories dashboards kubernetes chart packages wheels picture pictures clean servers detection-score
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do \
@@ -111,6 +111,9 @@ kubernetes:  ## write the rules as Kubernetes objects, for overlays with the Pro
 # Of a clean checkout: with the same commit, Python and versions of the extra `packages` the bytes are the same.
 packages: $(VENV)/.packages  ## dist/: wheel, .deb and .rpm of agent and aggregator, bill of materials (CycloneDX)
 	$(BIN)/python deploy/packages/build.py dist
+
+wheels: $(VENV)/.packages  ## dist/wheels/: a wheel for each of PYTHONS (python3.10 python3.11 python3.12), the last for all later ones and aarch64 too
+	$(BIN)/python deploy/packages/wheels.py $(or $(PYTHONS),python3.10 python3.11 python3.12)
 
 chart:  ## write the Helm chart to dist/chart/goodput, and the table of its values to docs/helm.md
 	$(PYTHON) deploy/helm/chart.py

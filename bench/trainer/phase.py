@@ -114,7 +114,7 @@ def in_a_process(pure: bool) -> list[dict]:
         found = json.loads(done.stdout)
         if found["compiled"] == pure:
             raise RuntimeError(
-                "the compiled recorder is not built: install the project where a C compiler is"
+                "the compiled recorder is not built: install the project where Python's headers are"
             )
         return found["rows"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What builds the wheel; the version that the extra `packages` has.
-BUILD = "setuptools==83.0.0\n"
+# What builds the wheel; the versions that the extra `packages` has. The base image has no C compiler.
+BUILD = "setuptools==83.0.0\nziglang==0.15.2\n"
 OPTIONS = ["--generate-hashes", "--no-annotate", "--custom-compile-command", "make lock"]
 # Hashes are of all files of a release, so they are good for arm64 too.
 PLATFORM = ["--python-platform", "x86_64-manylinux_2_28"]

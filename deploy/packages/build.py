@@ -16,13 +16,13 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from portable_wheel import ROOT, build_wheel, git, run
+
 SYSTEMD = ROOT / "deploy" / "systemd"
 SLURM = ROOT / "deploy" / "slurm"
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -37,42 +37,11 @@ DESCRIPTIONS = {
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def run(*command: str | Path, **given) -> str:
-    return subprocess.run(
-        [str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True, **given
-    ).stdout
-
-
-def git(*words: str) -> str:
-    """Of this checkout, under any owner."""
-    return run("git", "-C", ROOT, "-c", "safe.directory=*", *words)
-
-
 def version() -> str:
     found = re.search(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     if found is None:
         raise SystemExit("pyproject.toml has no version")
     return found[1]
-
-
-def copy_sources(folder: Path) -> None:
-    """The files under version control, with modes that depend on no umask."""
-    for name in git("ls-files", "-z").split("\0"):
-        source, target = ROOT / name, folder / name
-        if name and source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-            target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
-
-
-def build_wheel(folder: Path, scratch: Path) -> Path:
-    """A wheel of a copy: what earlier builds left in the tree is not in it."""
-    sources = scratch / "sources"
-    copy_sources(sources)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir"]
-    run(sys.executable, "-m", "pip", "wheel", *options, folder, sources)
-    (wheel,) = folder.glob("goodput_telemetry-*.whl")
-    return wheel
 
 
 def make_environment(folder: Path, wheel: Path, extras: str, *, libraries: bool) -> None:
@@ -221,7 +190,7 @@ def main() -> None:
     for path in (*given.folder.glob("goodput_telemetry-*.whl"), *given.folder.glob("goodput*.cdx.json")):
         path.unlink()
     with tempfile.TemporaryDirectory(prefix="goodput-packages-") as scratch:
-        wheel = build_wheel(given.folder, Path(scratch))
+        wheel = build_wheel(given.folder)
         if not given.only_wheel:
             build_packages(given.folder, wheel, Path(scratch), libraries=not given.without_libraries)
 

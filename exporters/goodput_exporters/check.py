@@ -133,7 +133,9 @@ def _dcgm_names(agent) -> tuple[str, str]:
 
 def _plugin() -> Finding:
     path = library()
-    return Finding("NCCL plugin", OK if path else NONE, path or "not built: no C compiler at installation")
+    return Finding(
+        "NCCL plugin", OK if path else NONE, path or "not built: its compilation failed at installation"
+    )
 
 
 def _user() -> Finding:

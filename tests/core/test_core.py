@@ -299,6 +299,67 @@ def test_blocks_of_several_attempts_at_once():
     assert run.read_all()[1, 0] == run.read(1)["productive"]
 
 
+def test_a_row_that_crosses_the_bound_counts_in_part(alone):
+    run = alone.run
+    run.bound(0, 3 * SECOND, 16 * SECOND)
+    alone.steps(1, productive=1).steps(1, loader=1, productive=3).gap(loader=2).steps(2, productive=6)
+    assert alone.read("loader", "outside_loader", "productive") == [0.5, 2, 1.5 + 6 + 3]
+    values = run.read(0)
+    assert (values["steps"], values["work"]) == (2, 500_000_000 + 10**9 + 500_000_000)
+    assert run.phase_times(0) == (1, [0, 0, 6 * SECOND, 0, 0, 0])
+
+
+def test_a_bound_moves_on_as_long_as_nothing_was_cut_by_it(alone):
+    run = alone.run
+    run.bound(0, 0, 4 * SECOND)
+    run.bound(0, 2 * SECOND, 4 * SECOND)
+    alone.steps(1, productive=3)
+    run.bound(0, 2 * SECOND, 5 * SECOND)
+    for wrong in ((SECOND, 5 * SECOND), (2 * SECOND, 2 * SECOND), (-1, 0), (5, 4)):
+        with pytest.raises(CoreError):
+            run.bound(0, *wrong)
+    alone.steps(1, productive=3)
+    with pytest.raises(CoreError):
+        run.bound(0, 2 * SECOND, 9 * SECOND)
+
+
+def test_steps_that_an_attempt_repeats_itself(alone):
+    """Steps 3 and 4 are made twice: the first time they are lost, by no restart."""
+    alone.run.limit(0, 5, [1])
+    alone.steps(3, productive=1).run.again(0, 2)
+    alone.steps(2, productive=1)
+    alone.run.again(0, None)
+    alone.step = 2
+    alone.steps(4, productive=1)
+    assert alone.read("lost_ns", "lost_steps", "steps") == [3, 3, 9]
+    assert alone.run.loss(0, 0) == (1, SECOND)
+
+
+def test_the_rate_of_the_fastest_steps():
+    """The first does not count; 32 steps of two seconds, then 32 of one, then eight of two."""
+    run = CoreRun()
+    run.attempt(0, 0, run.group(), ["productive"])
+    assert run.rates() == [0.0]
+    end = 0
+    for number in range(1, 74):
+        end += (1 if 33 < number < 66 else 2) * SECOND
+        run.fold(0, array("q", [number, number - 1, end, 10 * number, 0, end, 0]))
+        if number == 5:
+            assert run.rates() == [5.0]
+    assert run.rates() == [10.0]
+
+
+def test_the_first_step_that_was_compared():
+    run = CoreRun()
+    group = run.group()
+    ranks = [Rank(run, rank, group) for rank in range(2)]
+    assert run.read(0)["first_compared"] == -1
+    for one in ranks:
+        one.steps(4, productive=1)
+        run.end(one.index)
+    assert [run.read(rank)["first_compared"] for rank in range(2)] == [1, 1]
+
+
 def test_part_of_a_snapshot_is_refused(alone):
     saved = alone.gap(evaluation=9).steps(5, productive=9).run.save()
     assert CoreRun.restore(saved).read(0) == alone.run.read(0)

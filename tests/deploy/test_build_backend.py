@@ -38,3 +38,14 @@ def test_zig_is_required_only_without_a_compiler(backend, monkeypatch, tmp_path)
 
 def test_one_library_serves_every_python():
     assert [one.name for one in Path(goodput._core.__file__).parent.glob("*.so")] == ["_library.so"]
+
+
+@pytest.fixture(scope="module")
+def extensions() -> list[dict]:
+    tomllib = pytest.importorskip("tomllib")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+
+
+def test_every_c_file_is_in_one_library(extensions):
+    named = [ROOT / source for one in extensions for source in one["sources"]]
+    assert sorted(named) == sorted((ROOT / "src").rglob("*.c"))

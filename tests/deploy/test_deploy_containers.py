@@ -165,7 +165,8 @@ def test_containerfile_copies_what_the_build_needs(path):
     assert data
     for folder in data:
         assert any(Path(folder).is_relative_to(source) for source in copied), folder
-    assert {"pyproject.toml", "README.md", "src", "exporters"} <= copied
+    (backend,) = re.findall(r'^backend-path = \["(.*)"\]', project, re.M)
+    assert {"pyproject.toml", "README.md", "src", "exporters", backend} <= copied
 
 
 @pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.name)

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -32,6 +33,19 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git"),
     pytest.mark.skipif(not (servers.REPOSITORY / ".git").exists(), reason="not a checkout"),
 ]
+# A trainer and what the aggregator loads.
+ALL_LIBRARIES = """
+import ctypes, goodput, goodput._core, goodput.nccl.library
+from goodput.sdk.recorder import _fast
+from goodput.wire import compiled
+
+goodput._core.library()
+plugin = ctypes.CDLL(goodput.nccl.library.library())
+goodput.start(run="clean")
+with goodput.phase("forward") as phase:
+    pass
+print(isinstance(phase, _fast.Phase), compiled.steps is not None, type(phase).__name__)
+"""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root installs packages")
 
 
@@ -63,6 +77,25 @@ def test_two_builds_give_the_same_wheel(built):
     assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
     names = zipfile.ZipFile(first).namelist()
     assert {"goodput/py.typed", "goodput_exporters/agent.py", "goodput/web/page.css"} <= set(names)
+
+
+def test_wheel_runs_where_nothing_can_be_compiled(built, tmp_path):
+    """In an environment of its own, with an empty PATH: all four libraries load, and a phase is recorded by the extension."""
+    (wheel,) = built[1].glob("*.whl")
+    needed = re.findall(rf"manylinux_2_(\d+)_{platform.machine()}", wheel.name)
+    assert needed and int(needed[0]) <= 28
+    python = tmp_path / "environment" / "bin" / "python"
+    call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
+    call(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", wheel)
+    done = subprocess.run(
+        [python, "-c", ALL_LIBRARIES],
+        env={"PATH": "", "GOODPUT_DIR": str(tmp_path / "pages")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.returncode) == ("True True Phase\n", 0), done.stderr
 
 
 def test_bill_of_materials_is_cyclonedx(built):

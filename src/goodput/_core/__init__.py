@@ -33,12 +33,13 @@ _SUMS = (
         "lost_ns",
         "lost_steps",
         "steps",
+        "work",
         "rows",
         "number",
         "top_step",
     ),
     *("end_ns", "samples", "kept_samples", "device_ns", "compute_ns", "clamped", "threshold_ns"),
-    *("provisional", "slow"),
+    *("provisional", "slow", "first_compared"),
 )
 READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
 READ_INDEX = {name: at for at, name in enumerate(READ_COLUMNS)}
@@ -144,6 +145,9 @@ def library() -> ctypes.CDLL:
         "core_attempts": (ctypes.c_int, run),
         "core_phases_of": (ctypes.c_int, run, _int32),
         "core_phases": (ctypes.c_int, run, _int32, _int32, text),
+        "core_bound": (ctypes.c_int, run, _int32, _int64, _int64),
+        "core_again": (ctypes.c_int, run, _int32, _int64),
+        "core_read_rates": (ctypes.c_int, run, ctypes.POINTER(ctypes.c_double), _int64),
         "core_limit": (ctypes.c_int, run, _int32, _int64, _pointer64, _int32),
         "core_read_loss": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_fold": (
@@ -227,6 +231,20 @@ class CoreRun:
         """The states of all its phases, more than before; those of known ones must not change once it has rows."""
         _checked("core_phases", self._handle, attempt, len(states), bytes(INDEX[state] for state in states))
         self._phases[attempt] = len(states)
+
+    def bound(self, attempt: int, from_ns: int, to_ns: int) -> None:
+        """From when to when its time is charged. Refused once a row outside this bound or the one before was folded."""
+        _checked("core_bound", self._handle, attempt, from_ns, to_ns)
+
+    def again(self, attempt: int, last: int | None) -> None:
+        """Steps beyond `last` that follow are lost, since the attempt itself repeats them; None for none."""
+        _checked("core_again", self._handle, attempt, (1 << 63) - 1 if last is None else last)
+
+    def rates(self) -> list[float]:
+        """Of each attempt, the samples per second of its fastest 32 consecutive steps; 0 where they are not known."""
+        values = (ctypes.c_double * len(self._phases))()
+        _checked("core_read_rates", self._handle, values, len(values))
+        return list(values)
 
     def limit(self, attempt: int, last: int | None, points: Iterable[int] = ()) -> None:
         """The last step that counts, None for all; `points` are the resume points of the restarts after it, in order.

@@ -4,11 +4,15 @@
 
 #include "internal.h"
 
+/* Of work, in a step. */
+#define WORK_PARTS INT64_C(1000000000)
+
 /* A row as differences to the one before. */
 typedef struct {
     int64_t count, step, end_ns, length; /* of the steps; the rest of the time is before them */
     int64_t gap[ROW_STATES], inside[ROW_STATES];
-    bool is_cut;
+    int64_t part, kept; /* how much of `length` lies in the attempt's bound; steps that are not lost */
+    bool is_cut, is_counted; /* the latter: its steps end in the bound */
 } row;
 
 /* Move what exceeds the limit of a planned state to `stall`. */
@@ -99,22 +103,28 @@ static void divide_row(const attempt *one, const uint8_t *states, const int64_t 
     if (!is_plain || known != spent)
         fit_row(one, states, values, spent > 0 ? spent : 0, into);
     into->length = sum_of(into->inside, ROW_STATES);
+    into->part = overlap(one, into->end_ns - into->length, into->end_ns);
+    bool is_begun = into->end_ns > one->from_ns || (!into->length && into->end_ns == one->from_ns);
+    into->is_counted = into->end_ns <= one->to_ns && is_begun;
+    int64_t limit = one->again < one->limit ? one->again : one->limit;
+    int64_t beyond = into->step > limit ? into->step - limit : 0;
+    into->kept = beyond < into->count ? into->count - beyond : 0;
 }
 
 /* Charge the steps of a row that are beyond the limit; what is left of it are those before. */
 static void lose(attempt *one, row *own)
 {
-    int64_t beyond = own->step - one->limit, lost = beyond < own->count ? beyond : own->count, kept = own->count - lost;
-    int64_t ns = own->length - scaled(own->length, kept, own->count);
+    int64_t lost = own->is_counted ? own->count - own->kept : 0;
+    int64_t ns = own->part - scaled(own->part, own->kept, own->count);
     one->lost_steps += lost;
     one->lost_ns += ns;
-    for (int32_t i = 0; i < one->loss_count; i++)
+    for (int32_t i = 0; i < one->loss_count && own->step <= one->again; i++)
         if (one->losses[i].point < own->step) {
             one->losses[i].steps += lost;
             one->losses[i].ns += ns;
             break;
         }
-    share(own->inside, own->length - ns, own->length);
+    share(own->inside, own->part - ns, own->length);
 }
 
 /* Take the row's cumulative values as those that the next one is compared with. */
@@ -132,7 +142,7 @@ static void take_totals(attempt *one, const int64_t *values, const row *own, boo
     one->samples_total = values[ROW_SAMPLES];
     one->device_total_ns = values[ROW_DEVICE];
     one->rows++;
-    one->steps += own->count;
+    one->steps += own->is_counted ? own->count : 0;
     one->row_number = values[ROW_NUMBER];
     one->end_ns = own->end_ns;
     one->step = own->step > one->step ? own->step : one->step;
@@ -141,13 +151,17 @@ static void take_totals(attempt *one, const int64_t *values, const row *own, boo
 static void count_samples(attempt *one, const int64_t *values, const row *own)
 {
     int64_t samples = values[ROW_SAMPLES] - one->samples_total, device_ns = values[ROW_DEVICE] - one->device_total_ns;
-    int64_t beyond = own->step > one->limit ? own->step - one->limit : 0;
-    int64_t kept = beyond < own->count ? own->count - beyond : 0;
+    bool is_whole = own->length ? own->part == own->length : own->is_counted;
     samples = samples > 0 ? samples : 0;
     device_ns = device_ns < 0 ? 0 : device_ns > own->length ? own->length : device_ns;
+    if (samples && (own->count > 1 || one->rows)) /* A first step is no measure of the throughput. */
+        peak_add(&one->peak, own->count, (double)samples, (double)own->length);
     add_bounded(&one->samples, samples);
-    add_bounded(&one->kept_samples, scaled(samples, kept, own->count));
-    one->device_ns += device_ns;
+    int64_t kept = scaled(samples, own->kept, own->count);
+    int64_t work = own->kept > VALUE_MAX / WORK_PARTS ? VALUE_MAX : own->kept * WORK_PARTS;
+    add_bounded(&one->kept_samples, is_whole ? kept : scaled(kept, own->part, own->length));
+    add_bounded(&one->work, is_whole ? work : scaled(work, own->part, own->length));
+    one->device_ns += is_whole ? device_ns : scaled(device_ns, own->part, own->length);
 }
 
 static void add_states(int64_t *sums, const int64_t *states)
@@ -193,10 +207,13 @@ void fix_first(core_run *run, attempt *one)
     bool was_lacking = is_lacking(run, one);
     move_excess(first);
     stall_if_long(first->inside, first->threshold_ns);
+    int64_t communication = first->inside[COMMUNICATION], own = own_ns(first->inside);
+    share(first->inside, first->part, sum_of(first->inside, ROW_STATES));
     add_states(one->inside, first->inside);
     if (one->queued && one->waiting[one->head].beginning) {
-        one->waiting[one->head].communication = first->inside[COMMUNICATION];
-        one->waiting[one->head].own = own_ns(first->inside);
+        one->waiting[one->head].communication = communication;
+        one->waiting[one->head].within = first->inside[COMMUNICATION];
+        one->waiting[one->head].own = own;
     }
     free(first);
     one->first = NULL;
@@ -220,18 +237,22 @@ static void settle_gap(attempt *one, row *own, int64_t threshold_ns)
         settle_beginning(own->gap, own->count == 1);
     else if (own->count == 1)
         stall_if_long(own->gap, threshold_ns);
+    int64_t length = sum_of(own->gap, ROW_STATES), began_ns = own->end_ns - own->length;
+    share(own->gap, overlap(one, began_ns - length, began_ns), length);
     add_states(one->gaps, own->gap);
 }
 
 /* The first step waits for those that it is compared with. */
-static void hold_first(attempt *one, const row *own, int64_t threshold_ns)
+static void hold_first(attempt *one, const row *own, int64_t threshold_ns, span *step)
 {
+    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, true};
     memcpy(one->first->inside, own->inside, sizeof(own->inside));
     one->first->threshold_ns = threshold_ns;
+    one->first->part = own->part;
 }
 
-/* Charge the time in steps of a row; returns whether it is a stall. */
-static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold_ns)
+/* Charge the time in steps of a row, of which `step` is what its group compares; returns whether it is a stall. */
+static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold_ns, span *step)
 {
     int64_t stalled_ns = own->inside[STALL];
     if (!one->rows) { /* A first row of several steps, or a lost one, is not held back. */
@@ -245,8 +266,12 @@ static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold
     if (own->count == 1)
         stall_if_long(own->inside, threshold_ns);
     bool is_stall = own->inside[STALL] > stalled_ns;
-    if (own->step > one->limit)
+    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, false};
+    if (own->kept < own->count)
         lose(one, own);
+    else
+        share(own->inside, own->part, own->length);
+    step->within = own->inside[COMMUNICATION];
     add_states(one->inside, own->inside);
     return is_stall;
 }
@@ -257,13 +282,6 @@ static void tell(const core_run *run, const attempt *one, const row *own, bool i
     memcpy(step.inside, own->inside, sizeof(step.inside));
     memcpy(step.outside, own->gap, sizeof(step.outside));
     taken(context, &step);
-}
-
-static void wait_for_group(core_run *run, attempt *one, const row *own, bool is_first)
-{
-    int64_t first = own->step - own->count + 1, communication = own->inside[COMMUNICATION];
-    span step = {first, own->step, communication, own_ns(own->inside), own->length, is_first};
-    group_wait(run, one, &step);
 }
 
 static void fold_row(core_run *run, attempt *one, const int64_t *values, core_step_taken taken, void *context)
@@ -283,21 +301,25 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values, core_st
         note_planned(past, own.gap);
         note_planned(past, own.inside);
     }
-    bool is_first = !one->rows, is_lost = own.step > one->limit;
+    bool is_first = !one->rows, is_lost = own.kept < own.count, is_whole = own.length ? own.part == own.length : own.is_counted;
+    span step;
     bool is_held = is_first && own.count == 1 && !is_lost, is_stall = false;
     one->compute_ns += own.inside[PRODUCTIVE] + own.gap[PRODUCTIVE];
     one->clamped += own.is_cut;
     settle_gap(one, &own, threshold);
     if (is_held)
-        hold_first(one, &own, is_long ? threshold : VALUE_MAX);
+        hold_first(one, &own, is_long ? threshold : VALUE_MAX, &step);
     else
-        is_stall = settle_step(run, one, &own, threshold);
+        is_stall = settle_step(run, one, &own, threshold, &step);
     count_samples(one, values, &own);
-    take_totals(one, values, &own, !is_first && !own.is_cut && !is_stall && !is_lost);
+    bool is_single_first = is_first && own.count == 1;
+    take_totals(one, values, &own, !is_single_first && !own.is_cut && !is_stall && !is_lost && is_whole);
     if (taken)
         tell(run, one, &own, is_held, taken, context);
-    if (!is_lost)
-        wait_for_group(run, one, &own, is_first);
+    step.beginning = is_first;
+    /* In a bound, steps are compared among the ranks for which they lie in it. */
+    if (!is_lost && (own.part || is_whole))
+        group_wait(run, one, &step);
     if (one->first && one->first->others == CORE_FIRST_OTHERS) {
         fix_first(run, one);
         group_settle(run, &run->groups[one->group]);

@@ -17,6 +17,12 @@ void blame(wide waited_ns, compared *members, int32_t count, bool is_in_group)
         }
 }
 
+/* Of communication that is moved, the part that lies in the bound. */
+int64_t within(const span *step, int64_t ns)
+{
+    return step->within == step->communication ? ns : scaled(ns, step->within, step->communication);
+}
+
 static void compare_group(compared *members, int32_t count, int64_t steps)
 {
     int64_t least = members[0].step->communication;
@@ -26,9 +32,10 @@ static void compare_group(compared *members, int32_t count, int64_t steps)
         least = members[i].step->communication < least ? members[i].step->communication : least;
     for (int32_t i = 0; i < count; i++) {
         int64_t waits = members[i].step->communication - least;
-        members[i].of->straggler_ns += waits;
         members[i].is_last = !waits;
         last += !waits;
+        waits = within(members[i].step, waits);
+        members[i].of->straggler_ns += waits;
         waited += waits;
     }
     blame(waited, members, count, false);

@@ -19,7 +19,8 @@
  *   communication.
  * - Steps beyond an attempt's limit are lost, whole, and compared with nobody's. As a later restart sets the limit, rows that were folded
  *   before it was known are folded again from a snapshot.
- * - Rows of several steps are compared as sums, from one step that ends a row of every rank to the next. */
+ * - Rows of several steps are compared as sums, from one step that ends a row of every rank to the next.
+ * - Time outside an attempt's bound is not charged: a row that crosses it counts in proportion, as does what is moved by comparing it. */
 #ifndef GOODPUT_CORE_H
 #define GOODPUT_CORE_H
 
@@ -94,7 +95,8 @@ enum {
     READ_PENDING_ROWS,     /* rows whose step is not compared yet */
     READ_LOST,             /* time of lost steps, which is in no state */
     READ_LOST_STEPS,
-    READ_STEPS,            /* lost ones among them */
+    READ_STEPS,            /* lost ones among them; those that end in the bound */
+    READ_WORK,             /* kept steps in billionths, those that cross the bound in part */
     READ_ROWS,
     READ_NUMBER,           /* of the newest row */
     READ_TOP_STEP,         /* -1 without steps */
@@ -107,6 +109,7 @@ enum {
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
     READ_SLOW,             /* 1 while the rank is slow */
+    READ_FIRST_COMPARED,   /* the first step in which it was compared with peers, -1 before */
     READ_COUNT
 };
 
@@ -145,6 +148,10 @@ int core_phases_of(const core_run *run, int32_t attempt);
 /* More phases than before, of the same states as far as they were known. */
 int core_phases(core_run *run, int32_t attempt, int32_t phases, const uint8_t *states);
 
+/* From when to when time of an attempt is charged. Refused once a row outside the bound before or this one was folded. */
+int core_bound(core_run *run, int32_t attempt, int64_t from_ns, int64_t to_ns);
+/* Steps beyond `last` that follow are lost, since the attempt itself repeats them; no restart is charged for them. */
+int core_again(core_run *run, int32_t attempt, int64_t last);
 /* The last step of an attempt that counts, and the resume points of the `count` restarts after it, in order: a lost step is lost by
  * the first that resumed before it. Before its first row, or as long as no step beyond either limit was folded. */
 int core_limit(core_run *run, int32_t attempt, int64_t limit, const int64_t *points, int32_t count);
@@ -170,9 +177,12 @@ int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
 int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
 /* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */
 int core_read_stretches(const core_run *run, int32_t attempt, core_stretch *stretches);
+/* Samples per second of the fastest 32 consecutive steps of each attempt, of fewer their own; 0 where they are not known. */
+int core_read_rates(const core_run *run, double *values, int64_t attempts);
 /* By a restart of core_limit, the number of lost steps and their time. */
 int core_read_loss(const core_run *run, int32_t attempt, int32_t restart, int64_t *steps, int64_t *ns);
-/* Own time per phase of whole kept steps without a stall and but for the first: `phases` values; returns 0. `*steps` is their number. */
+/* Own time per phase of kept steps in the bound without a stall and but for a single first one: `phases` values; returns 0. `*steps`
+ * is their number. */
 int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);
 /* The time from the newest row to `end_ns` by state, TAIL_STATES values, from the totals then (`phases`, or 0 where they are not
  * known) and the state of the phase that was open. */

@@ -57,6 +57,7 @@ static void pop_into_taken(attempt *one)
         one->taken.last = next->last;
         one->taken.communication += next->communication;
         one->taken.own += next->own;
+        one->taken.within += next->within;
         one->taken.length += next->length;
         one->taken.beginning |= next->beginning;
     } else {

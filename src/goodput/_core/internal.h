@@ -33,13 +33,15 @@ typedef struct {
 /* One step of an attempt, or several, as its group compares them. */
 typedef struct {
     int64_t first, last; /* step indexes */
-    int64_t communication, own, length;
+    int64_t communication, own;
+    int64_t within, length; /* the part of communication and of the steps that lies in the attempt's bound */
     int64_t beginning; /* 1 if the attempt's first step is among them */
 } span;
 
 /* An attempt's first step until its compiling is fixed. */
 typedef struct {
     int64_t inside[ROW_STATES], threshold_ns;
+    int64_t part; /* how much of it lies in the attempt's bound */
     int64_t others;
     int64_t lengths[CORE_FIRST_OTHERS], works[CORE_FIRST_OTHERS];
 } first_step;
@@ -52,6 +54,13 @@ typedef struct {
     core_stretch *stretches; /* CORE_STRETCHES_MAX of them, allocated with the first */
 } onset;
 
+/* The fastest stretch of consecutive steps with samples, see peak.c. */
+typedef struct {
+    double best_samples, best_ns, last_samples, last_ns;
+    double samples, ns; /* of the stretch that is not complete yet */
+    int64_t steps, is_known;
+} peak;
+
 /* What a restart made lost of an attempt. */
 typedef struct {
     int64_t point, steps, ns; /* the step that it resumed at */
@@ -63,7 +72,10 @@ typedef struct {
     int64_t *totals; /* by phase, of the newest row; after them the parts outside steps, then own time of usual steps */
     int64_t row_number, step, end_ns, samples, samples_total, device_total_ns;
     int64_t inside[ROW_STATES], gaps[ROW_STATES];
-    int64_t limit, lost_ns, lost_steps, kept_samples; /* the last step that counts */
+    int64_t from_ns, to_ns; /* its bound: time outside it is not charged */
+    int64_t limit, again;   /* the last step that counts, and that it does not repeat itself */
+    int64_t lost_ns, lost_steps, kept_samples, work;
+    peak peak;
     loss *losses;
     int32_t loss_count;
     int64_t rows, steps, usual_steps, device_ns, compute_ns, clamped;
@@ -150,9 +162,14 @@ void move_to_stall(int64_t *states);
 void fit(wide *gap, wide *inside, int64_t spent_ns);
 int64_t scaled(int64_t ns, wide part, wide whole);
 void share(int64_t *states, int64_t part, int64_t whole);
+int64_t overlap(const attempt *one, int64_t from_ns, int64_t to_ns);
 void add_bounded(int64_t *sum, wide ns);
 int64_t median_of(int64_t *values, int64_t count);
 int ascending(const void *one, const void *other);
+
+/* peak.c */
+void peak_add(peak *own, int64_t count, double samples, double ns);
+double peak_rate(const peak *own);
 
 /* attempt.c */
 const uint8_t *states_of(const core_run *run, const attempt *one);
@@ -169,6 +186,7 @@ bool is_lacking(const core_run *run, const attempt *one);
 /* compare.c */
 void compare_members(core_run *run, group *own, int32_t count);
 void blame(wide waited_ns, compared *members, int32_t count, bool is_in_group);
+int64_t within(const span *step, int64_t ns);
 
 /* pipeline.c */
 void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps);

@@ -16,6 +16,11 @@ typedef struct {
     int32_t units;
 } schedule;
 
+/* What ranks wait for a slower rank or stage; `covered`: within their own unit, but for the stage. */
+typedef struct {
+    wide for_rank, for_stage, covered;
+} waits_for;
+
 static int by_unit(const void *one, const void *other)
 {
     const attempt *a = ((const compared *)one)->of, *b = ((const compared *)other)->of;
@@ -113,12 +118,12 @@ static int64_t bubble_ns(const group *of, wide step_ns)
     return (int64_t)(step_ns * (of->stages - 1) / (of->microbatches + of->stages - 1));
 }
 
-/* Charge what the ranks of a unit wait for each other, and of that for the slow stage: returns the first, adds to `*behind`. */
-static wide charge_unit(const schedule *found, const unit *own, compared *members, int32_t count, wide *behind)
+/* Charge what the ranks of a unit wait for each other and for others; returns the first, adds the second to `*waited`. */
+static wide charge_unit(const schedule *found, const unit *own, compared *members, int32_t count, waits_for *waited)
 {
     wide in_group = 0;
     bool is_slow = own->usual_ns == found->slow_ns;
-    int64_t others = kept_part(found, own->for_rank_ns) + kept_part(found, own->for_stage_ns);
+    int64_t for_rank = kept_part(found, own->for_rank_ns), for_stage = kept_part(found, own->for_stage_ns);
     for (int32_t i = own->from; i < own->from + own->count; i++) {
         const span *step = members[i].step;
         int64_t beyond = step->communication - own->least_ns;
@@ -126,13 +131,15 @@ static wide charge_unit(const schedule *found, const unit *own, compared *member
         int64_t hidden = is_slow ? 0 : least_of(held_up_ns(found->of, late), beyond);
         int64_t waits = kept_part(found, beyond - hidden), covered = kept_part(found, hidden);
         wide busy = (wide)step->communication + step->own - found->kept / count;
-        int64_t bubble = least_of(bubble_ns(found->of, busy), step->communication - waits - covered - others);
-        members[i].of->straggler_ns += waits + covered + others;
-        members[i].of->bubble_ns += bubble;
+        int64_t bubble = least_of(bubble_ns(found->of, busy), step->communication - waits - covered - for_rank - for_stage);
+        members[i].of->straggler_ns += within(step, waits) + within(step, covered) + within(step, for_rank) + within(step, for_stage);
+        members[i].of->bubble_ns += within(step, bubble);
         members[i].is_last = !beyond;
         members[i].is_longest = !beyond && own->own_ns == found->longest_ns;
-        in_group += waits;
-        *behind += covered;
+        in_group += within(step, waits);
+        waited->for_rank += within(step, for_rank);
+        waited->for_stage += within(step, covered) + within(step, for_stage);
+        waited->covered += within(step, covered);
     }
     return in_group;
 }
@@ -146,7 +153,7 @@ static void compare_stage(const schedule *found, compared *members, int32_t coun
         latest = members[i].step->own > latest ? members[i].step->own : latest;
     for (int32_t i = 0; i < count; i++) {
         int64_t waits = least_of(latest - members[i].step->own, members[i].step->communication);
-        waited += found->total > 0 ? scaled(waits, found->kept, found->total) : 0;
+        waited += found->total > 0 ? within(members[i].step, scaled(waits, found->kept, found->total)) : 0;
         members[i].is_last = members[i].step->own == latest;
     }
     blame(waited, members, count, true);
@@ -182,7 +189,8 @@ void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps)
 {
     compared *members = run->compared;
     schedule found = {.of = own};
-    wide communication = 0, work = 0, by_stage = 0, by_rank_ns = 0;
+    wide communication = 0, work = 0;
+    waits_for waited = {0};
     bool is_for_rank = false;
     qsort(members, (size_t)count, sizeof(*members), by_unit);
     for (int32_t i = 0; i < count; i++) {
@@ -195,13 +203,12 @@ void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps)
     split_waiting(run, &found, communication, work);
     for (int32_t i = 0; i < found.units; i++) {
         const unit *one = &run->units[i];
-        wide behind = 0, in_group = charge_unit(&found, one, members, count, &behind);
-        by_rank_ns += (wide)kept_part(&found, one->for_rank_ns) * one->count;
-        by_stage += (wide)kept_part(&found, one->for_stage_ns) * one->count + behind;
+        waited.covered = 0;
+        wide in_group = charge_unit(&found, one, members, count, &waited);
         is_for_rank |= one->for_rank_ns > 0;
         blame(in_group, members + one->from, one->count, false);
         if (one->is_whole_stage)
-            blame(in_group + behind, members + one->from, one->count, true);
+            blame(in_group + waited.covered, members + one->from, one->count, true);
         for (int32_t at = one->from; at < one->from + one->count; at++)
             members[at].is_counted = in_group && members[at].is_last;
     }
@@ -212,8 +219,8 @@ void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps)
         if (end > i + 1)
             compare_stage(&found, members + run->units[i].from, ranks);
     }
-    blame_longest(members, count, by_rank_ns, is_for_rank);
+    blame_longest(members, count, waited.for_rank, is_for_rank);
     for (int32_t i = 0; i < count; i++)
         members[i].of->last_steps += members[i].is_counted ? steps : 0;
-    blame_stages(run, own, &found, by_stage, steps);
+    blame_stages(run, own, &found, waited.for_stage, steps);
 }

@@ -175,7 +175,7 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
         return CORE_NO_MEMORY;
     attempt *one = &run->attempts[run->count];
     *one = (attempt){.rank = facts->rank, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
-                     .step = -1, .limit = INT64_MAX, .end_ns = facts->start_ns, .onset = {.first = -1}};
+                     .step = -1, .limit = INT64_MAX, .again = INT64_MAX, .to_ns = VALUE_MAX, .end_ns = facts->start_ns, .onset = {.first = -1}};
     if (!set_phases(run, one, facts->phases, facts->states))
         return CORE_NO_MEMORY;
     one->history = is_new_rank ? run->history_count++ : run->attempts[facts->before].history;
@@ -201,6 +201,26 @@ int core_phases(core_run *run, int32_t index, int32_t phases, const uint8_t *sta
     if (phases < one->phases || (one->rows && memcmp(states, states_of(run, one), (size_t)one->phases)))
         return CORE_BAD_ARGUMENT;
     return set_phases(run, one, phases, states) ? 0 : CORE_NO_MEMORY;
+}
+
+int core_bound(core_run *run, int32_t index, int64_t from_ns, int64_t to_ns)
+{
+    if (!run || index < 0 || index >= run->count || from_ns < 0 || to_ns < from_ns || to_ns > VALUE_MAX)
+        return CORE_BAD_ARGUMENT;
+    attempt *one = &run->attempts[index];
+    if (one->rows && (from_ns != one->from_ns || one->end_ns > to_ns || one->end_ns > one->to_ns))
+        return CORE_BAD_ARGUMENT;
+    one->from_ns = from_ns;
+    one->to_ns = to_ns;
+    return 0;
+}
+
+int core_again(core_run *run, int32_t index, int64_t last)
+{
+    if (!run || index < 0 || index >= run->count || last < -1)
+        return CORE_BAD_ARGUMENT;
+    run->attempts[index].again = last;
+    return 0;
 }
 
 int core_limit(core_run *run, int32_t index, int64_t limit, const int64_t *points, int32_t count)
@@ -260,8 +280,12 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     memcpy(inside, one->inside, sizeof(one->inside));
     memcpy(values + READ_OUTSIDE, one->gaps, sizeof(one->gaps));
     if (one->first) {
+        int64_t first[ROW_STATES] = {0};
         for (int i = 0; i < ROW_STATES; i++)
-            inside[i == PRODUCTIVE || i == UNATTRIBUTED ? COMPILE : i] += one->first->inside[i];
+            first[i == PRODUCTIVE || i == UNATTRIBUTED ? COMPILE : i] += one->first->inside[i];
+        share(first, one->first->part, sum_of(first, ROW_STATES));
+        for (int i = 0; i < ROW_STATES; i++)
+            inside[i] += first[i];
         values[READ_PROVISIONAL] = 1;
     }
     inside[COMMUNICATION] -= one->straggler_ns + one->bubble_ns;
@@ -277,6 +301,7 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_LOST] = one->lost_ns;
     values[READ_LOST_STEPS] = one->lost_steps;
     values[READ_STEPS] = one->steps;
+    values[READ_WORK] = one->work;
     values[READ_ROWS] = one->rows;
     values[READ_NUMBER] = one->row_number;
     values[READ_TOP_STEP] = one->step;
@@ -288,6 +313,7 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_CLAMPED] = one->clamped;
     values[READ_THRESHOLD] = history_threshold_ns(&run->histories[one->history], run->least_stall_ns);
     values[READ_SLOW] = one->onset.slow;
+    values[READ_FIRST_COMPARED] = one->onset.first;
 }
 
 int core_read(const core_run *run, int32_t index, int64_t *values)
@@ -304,6 +330,15 @@ int core_read_all(const core_run *run, int64_t *values, int64_t attempts)
         return CORE_BAD_ARGUMENT;
     for (int32_t i = 0; i < run->count; i++)
         read_attempt(run, &run->attempts[i], values + (int64_t)i * READ_COUNT);
+    return 0;
+}
+
+int core_read_rates(const core_run *run, double *values, int64_t attempts)
+{
+    if (!run || attempts != run->count || (attempts && !values))
+        return CORE_BAD_ARGUMENT;
+    for (int32_t i = 0; i < run->count; i++)
+        values[i] = peak_rate(&run->attempts[i].peak);
     return 0;
 }
 

@@ -102,14 +102,14 @@ static void save_first(stream *to, attempt *one)
         return;
     FIELD(*one->first);
     check(to, one->first->others >= 0 && one->first->others < CORE_FIRST_OTHERS && one->rows > 0 &&
-                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 1) &&
+                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 2) &&
                   are_values(one->first->lengths, CORE_FIRST_OTHERS) && are_values(one->first->works, CORE_FIRST_OTHERS));
 }
 
 static bool is_span(const span *one)
 {
     return one->first <= one->last && one->first >= -VALUE_MAX && one->last >= 0 && one->last <= VALUE_MAX &&
-           are_values(&one->communication, 3) && (one->beginning == 0 || one->beginning == 1);
+           are_values(&one->communication, 4) && one->within <= one->communication && (one->beginning == 0 || one->beginning == 1);
 }
 
 /* What waits, without the place that it has in the ring, so runs in which the same waits are the same bytes. */
@@ -148,10 +148,23 @@ static void save_onset(stream *to, onset *own)
     array_of(to, &own->stretches, own->count, own->count ? CORE_STRETCHES_MAX : 0, sizeof(*own->stretches));
 }
 
+static void save_peak(stream *to, peak *own)
+{
+    FIELD(*own);
+    const double *values = &own->best_samples;
+    for (int i = 0; i < 6; i++)
+        check(to, values[i] >= 0 && values[i] <= 1e200);
+    check(to, own->steps >= 0 && own->steps <= VALUE_MAX && (own->is_known == 0 || own->is_known == 1));
+}
+
 static void save_losses(stream *to, attempt *one)
 {
+    FIELD(one->from_ns);
+    FIELD(one->to_ns);
+    FIELD(one->again);
     FIELD(one->limit);
     FIELD(one->loss_count);
+    check(to, are_values(&one->from_ns, 2) && one->from_ns <= one->to_ns && one->again >= -1);
     check(to, one->limit >= -1 && one->loss_count >= 0 && one->loss_count <= CORE_LOSSES_MAX);
     array_of(to, &one->losses, one->loss_count, one->loss_count, sizeof(*one->losses));
     for (int32_t i = 0; to->is_reading && !to->is_bad && i < one->loss_count; i++)
@@ -171,10 +184,10 @@ static void save_sums(stream *to, attempt *one)
     int64_t *sums[] = {&one->rows, &one->steps, &one->usual_steps, &one->device_ns, &one->compute_ns, &one->clamped,
                        &one->straggler_ns, &one->bubble_ns, &one->caused_ns, &one->caused_in_group_ns, &one->matched_ns,
                        &one->compared_steps, &one->last_steps, &one->late_rows, &one->lost_ns, &one->lost_steps,
-                       &one->kept_samples, &one->row_number, &one->end_ns,
+                       &one->kept_samples, &one->work, &one->row_number, &one->end_ns,
                        &one->samples, &one->samples_total, &one->device_total_ns};
     for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
-        if (i < 17)
+        if (i < 18)
             FIELD(*sums[i]);
         check(to, are_values(sums[i], 1));
     }
@@ -217,6 +230,7 @@ static void save_attempt(stream *to, const core_run *run, attempt *one)
     save_phases(to, run, one);
     save_losses(to, one);
     save_sums(to, one);
+    save_peak(to, &one->peak);
     save_first(to, one);
     save_waiting(to, one);
     save_onset(to, &one->onset);

@@ -105,6 +105,14 @@ void share(int64_t *states, int64_t part, int64_t whole)
     states[largest] += part - sum;
 }
 
+/* How much of a time lies in the bound of an attempt. */
+int64_t overlap(const attempt *one, int64_t from_ns, int64_t to_ns)
+{
+    from_ns = from_ns > one->from_ns ? from_ns : one->from_ns;
+    to_ns = to_ns < one->to_ns ? to_ns : one->to_ns;
+    return to_ns > from_ns ? to_ns - from_ns : 0;
+}
+
 void add_bounded(int64_t *sum, wide ns)
 {
     ns += *sum;

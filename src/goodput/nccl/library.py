@@ -1,6 +1,6 @@
 """Where the profiler plugin is, whether NCCL is here, and the variable with which NCCL loads the plugin.
 
-environ.update(variables(environ))    # {"NCCL_PROFILER_PLUGIN": "/usr/lib/.../_profiler.cpython-311-x86_64-linux-gnu.so"}
+environ.update(variables(environ))    # {"NCCL_PROFILER_PLUGIN": "/usr/lib/.../_profiler.so"}
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import glob
 import os
 import sys
 import sysconfig
-from importlib.machinery import EXTENSION_SUFFIXES
 
 VARIABLE = "NCCL_PROFILER_PLUGIN"
 # NCCL copies the name into a buffer of 255 bytes.
@@ -23,10 +22,9 @@ SYSTEM_FOLDERS = (
 
 
 def library() -> str | None:
-    """The plugin's file, None where it was not built, as where there was no C compiler."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    paths = (os.path.join(here, f"_profiler{suffix}") for suffix in EXTENSION_SUFFIXES)
-    return next((path for path in paths if os.path.exists(path)), None)
+    """The plugin's file, None where it was not built, as where its compilation failed."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_profiler.so")
+    return path if os.path.exists(path) else None
 
 
 def variables(environ) -> dict[str, str]:

@@ -193,7 +193,7 @@ static PyObject *read_figures(Cursor *from, size_t most)
         Py_XDECREF(key);
         Py_XDECREF(number);
     }
-    if (found != NULL && (size_t)PyDict_GET_SIZE(found) != count)
+    if (found != NULL && (size_t)PyDict_Size(found) != count)
         Py_CLEAR(found);
     return found;
 }
@@ -204,13 +204,13 @@ static PyObject *read_one_of(Cursor *from, PyObject *texts)
     Bytes text;
     if (!read_bytes_of(from, TEXT, &text))
         return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(texts); i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(texts); i++) {
         Py_ssize_t size;
-        const char *own = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(texts, i), &size);
+        const char *own = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(texts, i), &size);
         if (own == NULL)
             return NULL;
         if ((size_t)size == text.size && memcmp(own, text.at, text.size) == 0)
-            return Py_NewRef(PyTuple_GET_ITEM(texts, i));
+            return Py_NewRef(PyTuple_GetItem(texts, i));
     }
     return NULL;
 }
@@ -227,7 +227,7 @@ static PyObject *read_totals(Cursor *from, Py_ssize_t width)
         if (number == NULL)
             Py_CLEAR(found);
         else
-            PyTuple_SET_ITEM(found, i, number);
+            PyTuple_SetItem(found, i, number);
     }
     return found;
 }
@@ -245,7 +245,7 @@ static PyObject *read_live_field(Cursor *from, int field, PyObject *phases, PyOb
             return NULL;
         return PyBool_FromLong(*from->at++ == 0xc3);
     case PHASE_TOTALS:
-        return read_totals(from, PyTuple_GET_SIZE(phases));
+        return read_totals(from, PyTuple_Size(phases));
     case DROPS:
         return read_figures(from, DROPS_MAX);
     case LOADER:
@@ -337,9 +337,10 @@ typedef struct {
 static PyObject *last_row(PyObject *values, Py_ssize_t columns, Py_ssize_t rows)
 {
     PyObject *found = PyBytes_FromStringAndSize(NULL, columns * CELL_BYTES_MAX);
-    const char *from = PyBytes_AS_STRING(values) + (rows - 1) * CELL_BYTES_MAX;
+    const char *from = PyBytes_AsString(values) + (rows - 1) * CELL_BYTES_MAX;
+    char *to = found == NULL ? NULL : PyBytes_AsString(found);
     for (Py_ssize_t column = 0; found != NULL && column < columns; column++)
-        memcpy(PyBytes_AS_STRING(found) + column * CELL_BYTES_MAX, from + column * rows * CELL_BYTES_MAX, CELL_BYTES_MAX);
+        memcpy(to + column * CELL_BYTES_MAX, from + column * rows * CELL_BYTES_MAX, CELL_BYTES_MAX);
     return found;
 }
 
@@ -366,7 +367,7 @@ static int read_steps(Bytes bytes, Py_ssize_t width, int64_t rows_max, Steps *st
     steps->rows = block.count;
     steps->values = PyBytes_FromStringAndSize(NULL, CELL_BYTES_MAX * columns * block.count);
     if (steps->values != NULL)
-        block_decode(&block, (uint64_t *)PyBytes_AS_STRING(steps->values), columns, block.count, 0, sums, &steps->heads);
+        block_decode(&block, (uint64_t *)PyBytes_AsString(steps->values), columns, block.count, 0, sums, &steps->heads);
     if (sums != few)
         PyMem_Free(sums);
     if (steps->values == NULL || steps->heads.wrong)
@@ -399,8 +400,8 @@ static PyObject *new_bytes(Bytes bytes)
 
 static int is_same(PyObject *own, Bytes bytes)
 {
-    return PyBytes_Check(own) && (size_t)PyBytes_GET_SIZE(own) == bytes.size &&
-           memcmp(PyBytes_AS_STRING(own), bytes.at, bytes.size) == 0;
+    return PyBytes_Check(own) && (size_t)PyBytes_Size(own) == bytes.size &&
+           memcmp(PyBytes_AsString(own), bytes.at, bytes.size) == 0;
 }
 
 /* The entry of a rank in `known`, a new reference, or the bytes that it would have there; NULL with an exception. */
@@ -408,10 +409,10 @@ static PyObject *find_known(PyObject *known, const Bytes *parts, int *is_known)
 {
     PyObject *key = new_bytes(parts[IDENTITY]);
     PyObject *entry = key == NULL ? NULL : PyDict_GetItemWithError(known, key);
-    *is_known = entry != NULL && PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == ENTRY_FIELDS &&
-                is_same(PyTuple_GET_ITEM(entry, ENTRY_PHASES), parts[PHASES]) &&
-                is_same(PyTuple_GET_ITEM(entry, ENTRY_STATES), parts[STATES]) &&
-                PyTuple_Check(PyTuple_GET_ITEM(entry, ENTRY_NAMES));
+    *is_known = entry != NULL && PyTuple_Check(entry) && PyTuple_Size(entry) == ENTRY_FIELDS &&
+                is_same(PyTuple_GetItem(entry, ENTRY_PHASES), parts[PHASES]) &&
+                is_same(PyTuple_GetItem(entry, ENTRY_STATES), parts[STATES]) &&
+                PyTuple_Check(PyTuple_GetItem(entry, ENTRY_NAMES));
     if (*is_known || PyErr_Occurred()) {
         Py_XDECREF(key);
         return PyErr_Occurred() ? NULL : Py_NewRef(entry);
@@ -428,7 +429,7 @@ static PyObject *pack_objects(PyObject **objects, Py_ssize_t count)
         if (objects[i] == NULL)
             Py_CLEAR(found);
         if (found != NULL)
-            PyTuple_SET_ITEM(found, i, objects[i]);
+            PyTuple_SetItem(found, i, objects[i]);
         else
             Py_XDECREF(objects[i]);
     }
@@ -460,8 +461,8 @@ static PyObject *read_rank(Cursor *from, Pass *pass)
     pass->unknown += !is_known;
     if (entry == NULL || !is_known)
         return entry == NULL ? NULL : Py_BuildValue("(N)", entry);
-    PyObject *phases = PyTuple_GET_ITEM(entry, ENTRY_NAMES), *live;
-    Py_ssize_t width = PyTuple_GET_SIZE(phases);
+    PyObject *phases = PyTuple_GetItem(entry, ENTRY_NAMES), *live;
+    Py_ssize_t width = PyTuple_Size(phases);
     Steps steps = {0};
     if (width < 1 || width > PHASES_MAX) {
         Py_DECREF(entry);
@@ -477,7 +478,7 @@ static PyObject *read_rank(Cursor *from, Pass *pass)
         return NULL;
     }
     pass->rows_left -= steps.rows;
-    pass->bytes += steps.rows ? PyBytes_GET_SIZE(steps.values) : 0;
+    pass->bytes += steps.rows ? PyBytes_Size(steps.values) : 0;
     Heads *heads = &steps.heads;
     PyObject *found[] = {
         entry, PyLong_FromLongLong(sequence), live, PyLong_FromSsize_t(steps.rows),
@@ -500,7 +501,7 @@ static PyObject *read_ranks(Cursor *from, Pass *pass)
         if (rank == NULL)
             Py_CLEAR(found);
         else
-            PyList_SET_ITEM(found, (Py_ssize_t)i, rank);
+            PyList_SetItem(found, (Py_ssize_t)i, rank);
     }
     return found;
 }

@@ -44,10 +44,10 @@ static int read_numbers(PyObject *from, PyObject *name, int64_t *into, Py_ssize_
     PyObject *found = PyObject_GetAttr(from, name);
     if (found == NULL)
         return -1;
-    if (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != count)
+    if (!PyTuple_Check(found) || PyTuple_Size(found) != count)
         PyErr_SetString(PyExc_ValueError, "the columns of a step block are not described once each");
     for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++)
-        into[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(found, i));
+        into[i] = PyLong_AsLongLong(PyTuple_GetItem(found, i));
     Py_DECREF(found);
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -65,11 +65,11 @@ static int block_read(PyObject *from, Py_ssize_t columns, HeldBlock *held)
     if (PyErr_Occurred() || read_bytes(from, name_columns, &held->columns) < 0 ||
         read_bytes(from, name_widths, &held->widths) < 0 || read_bytes(from, name_cells, &held->cells) < 0)
         return -1;
-    block->used = PyBytes_GET_SIZE(held->columns);
-    block->cell_bytes = PyBytes_GET_SIZE(held->cells);
-    block->columns = (const uint8_t *)PyBytes_AS_STRING(held->columns);
-    block->widths = (const uint8_t *)PyBytes_AS_STRING(held->widths);
-    block->cells = (const uint8_t *)PyBytes_AS_STRING(held->cells);
+    block->used = PyBytes_Size(held->columns);
+    block->cell_bytes = PyBytes_Size(held->cells);
+    block->columns = (const uint8_t *)PyBytes_AsString(held->columns);
+    block->widths = (const uint8_t *)PyBytes_AsString(held->widths);
+    block->cells = (const uint8_t *)PyBytes_AsString(held->cells);
     block->numbers = PyMem_Malloc(sizeof(int64_t) * (size_t)(2 * block->used + 1));
     if (block->numbers == NULL) {
         PyErr_NoMemory();
@@ -78,7 +78,7 @@ static int block_read(PyObject *from, Py_ssize_t columns, HeldBlock *held)
     if (read_numbers(from, name_first, block->numbers, block->used) < 0 ||
         read_numbers(from, name_least, block->numbers + block->used, block->used) < 0)
         return -1;
-    if (block_fits(block, columns, PyBytes_GET_SIZE(held->widths)))
+    if (block_fits(block, columns, PyBytes_Size(held->widths)))
         return 0;
     PyErr_SetString(PyExc_ValueError, "a step block cannot be decoded");
     return -1;
@@ -90,9 +90,9 @@ static PyObject *count_rows(PyObject *self, PyObject *arguments)
     Py_ssize_t width, rows_max, total = 0;
     if (!PyArg_ParseTuple(arguments, "O!nn", &PyList_Type, &blocks, &width, &rows_max))
         return NULL;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(blocks) && total >= 0; i++) {
+    for (Py_ssize_t i = 0; i < PyList_Size(blocks) && total >= 0; i++) {
         HeldBlock block;
-        if (block_read(PyList_GET_ITEM(blocks, i), TOTALS + 2 * width, &block) < 0) {
+        if (block_read(PyList_GetItem(blocks, i), TOTALS + 2 * width, &block) < 0) {
             PyErr_Clear();
             total = -1;
         } else {
@@ -106,10 +106,10 @@ static PyObject *count_rows(PyObject *self, PyObject *arguments)
 static int decode_into(PyObject *blocks, uint64_t *values, Py_ssize_t columns, Py_ssize_t rows, Heads *heads)
 {
     Py_ssize_t at = 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(blocks); i++) {
+    for (Py_ssize_t i = 0; i < PyList_Size(blocks); i++) {
         HeldBlock held;
         uint64_t few[64], *sums = few;
-        if (block_read(PyList_GET_ITEM(blocks, i), columns, &held) < 0 || held.of.count > rows - at) {
+        if (block_read(PyList_GetItem(blocks, i), columns, &held) < 0 || held.of.count > rows - at) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_ValueError, "step blocks have more rows than there is room for");
             block_clear(&held);
@@ -171,9 +171,9 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
 /* How many rows a part has beyond a number; -1 if it is no tuple (block, width, first, last), see packed_rows. */
 static Py_ssize_t rows_beyond(PyObject *part, int64_t number)
 {
-    if (!PyTuple_Check(part) || PyTuple_GET_SIZE(part) != 4 || !PyBytes_Check(PyTuple_GET_ITEM(part, 0)))
+    if (!PyTuple_Check(part) || PyTuple_Size(part) != 4 || !PyBytes_Check(PyTuple_GetItem(part, 0)))
         return -1;
-    int64_t first = PyLong_AsLongLong(PyTuple_GET_ITEM(part, 2)), last = PyLong_AsLongLong(PyTuple_GET_ITEM(part, 3));
+    int64_t first = PyLong_AsLongLong(PyTuple_GetItem(part, 2)), last = PyLong_AsLongLong(PyTuple_GetItem(part, 3));
     if (PyErr_Occurred() || first < 1 || last < first)
         return -1;
     int64_t count = last - (first - 1 > number ? first - 1 : number);
@@ -186,7 +186,7 @@ static int decode_left(PyObject *packed, uint64_t *values, Py_ssize_t columns, P
 {
     int64_t numbers[2 * COLUMNS_MAX];
     Block block = {.numbers = numbers};
-    if (!block_of_bytes(PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), columns, &block) || block.count < left)
+    if (!block_of_bytes(PyBytes_AsString(packed), PyBytes_Size(packed), columns, &block) || block.count < left)
         return 0;
     for (Py_ssize_t j = 0; j < block.used; j++)
         *used |= UINT64_C(1) << block.columns[j];
@@ -241,7 +241,7 @@ static PyObject *decode_page(PyObject *self, PyObject *arguments)
     uint64_t *sums = PyMem_Malloc(sizeof(uint64_t) * (size_t)(rows + 1));
     values = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)sizeof(uint64_t) * columns * rows);
     if (values != NULL && sums != NULL && rows)
-        block_decode_rows(&block, begin, rows, (uint64_t *)PyByteArray_AS_STRING(values), columns, rows, 0, sums);
+        block_decode_rows(&block, begin, rows, (uint64_t *)PyByteArray_AsString(values), columns, rows, 0, sums);
     PyMem_Free(sums);
     if (values == NULL || sums == NULL) {
         Py_XDECREF(values);
@@ -262,21 +262,21 @@ static PyObject *rows_after(PyObject *self, PyObject *arguments)
         return NULL;
     if (columns < TOTALS + 2 || columns > COLUMNS_MAX || most < 0)
         Py_RETURN_NONE;
-    PyObject *counts = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(int64_t) * PyList_GET_SIZE(wanted));
+    PyObject *counts = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(int64_t) * PyList_Size(wanted));
     if (counts == NULL)
         return NULL;
-    int64_t *each = (int64_t *)PyBytes_AS_STRING(counts);
+    int64_t *each = (int64_t *)PyBytes_AsString(counts);
     for (int pass = 0; pass < 2; pass++) {
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(wanted); i++) {
-            PyObject *one = PyList_GET_ITEM(wanted, i), *parts;
+        for (Py_ssize_t i = 0; i < PyList_Size(wanted); i++) {
+            PyObject *one = PyList_GetItem(wanted, i), *parts;
             long long number;
             if (!PyTuple_Check(one) || !PyArg_ParseTuple(one, "O!L", &PyList_Type, &parts, &number)) {
                 PyErr_SetString(PyExc_TypeError, "want tuples of parts and a number");
                 goto failed;
             }
             each[i] = 0;
-            for (Py_ssize_t j = 0; j < PyList_GET_SIZE(parts); j++) {
-                PyObject *part = PyList_GET_ITEM(parts, j);
+            for (Py_ssize_t j = 0; j < PyList_Size(parts); j++) {
+                PyObject *part = PyList_GetItem(parts, j);
                 Py_ssize_t left = rows_beyond(part, number), count = left < most - each[i] ? left : most - each[i];
                 if (left < 0) {
                     PyErr_Clear();
@@ -285,7 +285,7 @@ static PyObject *rows_after(PyObject *self, PyObject *arguments)
                     Py_RETURN_NONE;
                 }
                 if (pass && count && (count > total - at ||
-                    !decode_left(PyTuple_GET_ITEM(part, 0), (uint64_t *)PyBytes_AS_STRING(values), columns, total, at, left,
+                    !decode_left(PyTuple_GetItem(part, 0), (uint64_t *)PyBytes_AsString(values), columns, total, at, left,
                                  count, &used))) {
                     PyErr_SetString(PyExc_ValueError, "packed rows cannot be decoded");
                     goto failed;
@@ -399,19 +399,22 @@ static PyObject *take_counts(void)
                 found += bin_counts[place][octave * OCTAVE + i] != 0;
     keys = PyBytes_FromStringAndSize(NULL, found * 4);
     counts = PyBytes_FromStringAndSize(NULL, found * 4);
-    found = 0;
+    int is_room = keys != NULL && counts != NULL;
+    char *key_at = is_room ? PyBytes_AsString(keys) : NULL, *count_at = is_room ? PyBytes_AsString(counts) : NULL;
     for (int place = 0; place < PLACES_MAX; place++)
         for (int octave = 0; octave < OCTAVES; octave++) {
             if (!has_counts[place][octave])
                 continue;
             uint32_t *own = bin_counts[place] + octave * OCTAVE;
             has_counts[place][octave] = 0;
-            for (int i = 0; i < OCTAVE && keys != NULL && counts != NULL; i++) {
+            for (int i = 0; is_room && i < OCTAVE; i++) {
                 uint32_t key = (uint32_t)place << BIN_BITS | (uint32_t)(octave * OCTAVE + i);
                 if (own[i] == 0)
                     continue;
-                memcpy(PyBytes_AS_STRING(keys) + 4 * found, &key, 4);
-                memcpy(PyBytes_AS_STRING(counts) + 4 * found++, &own[i], 4);
+                memcpy(key_at, &key, 4);
+                memcpy(count_at, &own[i], 4);
+                key_at += 4;
+                count_at += 4;
             }
             memset(own, 0, sizeof(uint32_t) * OCTAVE);
         }
@@ -427,11 +430,11 @@ static PyObject *count_bins(PyObject *self, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OO!", &of_times, &PyTuple_Type, &of_places) ||
         get_matrix(of_times, &times, PyBUF_STRIDES) < 0)
         return NULL;
-    Py_ssize_t columns = PyTuple_GET_SIZE(of_places);
+    Py_ssize_t columns = PyTuple_Size(of_places);
     if (columns > PLACES_MAX || columns != times.shape[1])
         PyErr_SetString(PyExc_ValueError, "want a place of each column");
     for (Py_ssize_t j = 0; j < columns && !PyErr_Occurred(); j++) {
-        long place = PyLong_AsLong(PyTuple_GET_ITEM(of_places, j));
+        long place = PyLong_AsLong(PyTuple_GetItem(of_places, j));
         places[j] = place >= 0 && place < PLACES_MAX ? (int)place : -1;
     }
     for (Py_ssize_t i = 0; i < times.shape[0] && !PyErr_Occurred(); i++) {

@@ -1,4 +1,4 @@
-"""What is compiled of this package (_steps.c, _reports.c); `steps` is None where no compiler was, where the extension was
+"""What is compiled of this package (_steps.c, _reports.c); `steps` is None without Python's headers, where the extension was
 built from another version of its source, or where GOODPUT_PURE is set.
 
 Each caller has the same in Python.

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import fields
 from random import Random
 
+import pytest
 from support.core.core_oracle import Found, Life, LifeRow
 
 from goodput._core import ROW_STATES, CoreRun
@@ -55,8 +56,23 @@ def random_lives(random: Random, ranks: int = 4, rows: int = 40) -> list[Life]:
             place = f"{random.choice(groups)}{attempt}"
             points = tuple(random.randrange(-1, rows) for _ in range(random.choice([0, 0, 0, 2])))
             limit = min(points) if points else random.choice([None, None, None, random.randrange(-1, rows)])
-            found.append(Life(rank, random.randrange(100), place, own, limit=limit, points=points))
+            life = Life(rank, random.randrange(100), place, own, limit=limit, points=points)
+            found.append(life)
+    if random.randrange(3) == 0:
+        _cut(random, found)
     return found
+
+
+def _cut(random: Random, lives: list[Life]) -> None:
+    """A window that cuts rows of most, and for some a bound of their own."""
+    ends = [row[2] for life in lives for row in columns_of(life)]
+    cuts = sorted(
+        random.choice(ends or [0]) + random.choice([0, 0, random.randrange(SECOND)]) for _ in range(2)
+    )
+    for life in lives:
+        life.from_ns, life.to_ns = cuts
+        if random.randrange(4) == 0:
+            life.from_ns = min(life.from_ns + random.randrange(9 * SECOND), life.to_ns)
 
 
 def rows_as_they_may_arrive(random: Random, lives: list[Life]) -> list[tuple[int, array]]:
@@ -107,6 +123,7 @@ def open_run(
             unit=life.unit,
         )
         run.limit(newest[life.rank], life.limit, life.points)
+        run.bound(newest[life.rank], life.from_ns, life.to_ns)
     return run
 
 
@@ -118,8 +135,10 @@ def found_of(run: CoreRun, lives: list[Life]) -> list[Found]:
         inside["communication"] += values["straggler_ns"] + values["bubble_ns"]
         outside = Counter({s: values[f"outside_{s}"] for s in ROW_STATES if values[f"outside_{s}"]})
         sums = {
-            one.name: values[one.name] for one in fields(Found) if one.name.islower() and one.name in values
+            one.name: values[one.name] for one in fields(Found) if one.name in values and one.name != "work"
         }
+        sums["kept_steps"] = values["steps"] - values["lost_steps"]
+        sums["work"] = pytest.approx(values["work"] / 1e9, abs=1e-6)
         losses = [list(run.loss(attempt, restart)) for restart in range(len(life.points))]
         result.append(Found(+inside, +outside, **sums, losses=losses))
     return result

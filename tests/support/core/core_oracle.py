@@ -31,6 +31,8 @@ class Life:
     unit: int = 0
     limit: int | None = None  # the last step that counts
     points: tuple[int, ...] = ()  # at which restarts resumed, in order
+    from_ns: int = 0  # its bound: time outside it is not charged
+    to_ns: int = 1 << 61
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Found:
     last_steps: int = 0
     lost_ns: int = 0
     lost_steps: int = 0
+    kept_steps: int = 0
+    work: float = 0.0  # kept steps, those that cross the bound in part
     losses: list[list[int]] = field(default_factory=list)  # steps and ns by each restart
 
 
@@ -67,6 +71,7 @@ class Charged:
 
     row: LifeRow
     states: Counter
+    part: Counter  # what of it lies in the bound
 
     def own(self) -> int:
         return sum(
@@ -77,7 +82,7 @@ class Charged:
         return self.states["communication"]
 
     def length(self) -> int:
-        return self.states.total()
+        return self.part.total()
 
 
 def charge(lives: list[Life], least_ns: int) -> list[Found]:
@@ -96,7 +101,7 @@ def charge(lives: list[Life], least_ns: int) -> list[Found]:
 
 
 def charge_life(life: Life, into: Found, past: list[int], planned: Counter, least_ns: int) -> list[Charged]:
-    rows = []
+    rows, now = [], life.start_ns
     for at, row in enumerate(life.rows):
         gap, inside = Counter(row.gap), Counter(row.inside)
         is_single, limit = row.first == row.last, threshold(past, least_ns)
@@ -112,39 +117,64 @@ def charge_life(life: Life, into: Found, past: list[int], planned: Counter, leas
             gap["unattributed"] += gap.pop("productive", 0)
             if is_single:
                 gap = stalled(gap, limit)
-        into.outside.update(gap)
+        into.outside.update(in_part(gap, bounded(life, now, now + gap.total())))
+        began, now = now + gap.total(), now + gap.total() + inside.total()
+        part_ns = bounded(life, began, now)
+        counts = now <= life.to_ns and (now > life.from_ns or began == now == life.from_ns)
+        share = part_ns / (now - began) if now > began else 1.0 * counts
         if life.limit is not None and row.last > life.limit:
             if is_single and at:
                 past.append(inside.total())
-            into.inside.update(lost(life, row, stalled(inside, limit) if is_single else inside, into))
+            inside = stalled(inside, limit) if is_single else inside
+            into.inside.update(lost(life, row, inside, part_ns, counts, into))
+            into.work += share * (row.last - row.first + 1 - beyond(life, row))
             continue
         if at == 0 and is_single:
             inside = compiled(inside, life.rows, limit)
         elif is_single:
             past.append(inside.total())
             inside = stalled(inside, limit)
-        into.inside.update(inside)
-        rows.append(Charged(row, inside))
+        own = Charged(row, inside, in_part(inside, part_ns))
+        into.inside.update(own.part)
+        into.kept_steps += counts * (row.last - row.first + 1)
+        into.work += share * (row.last - row.first + 1)
+        if part_ns or (began == now and counts):
+            rows.append(own)
     return rows
 
 
-def lost(life: Life, row: LifeRow, inside: Counter, into: Found) -> Counter:
-    """Count what is beyond the limit; returns the part of a row of several steps that is not."""
+def bounded(life: Life, from_ns: int, to_ns: int) -> int:
+    return max(0, min(to_ns, life.to_ns) - max(from_ns, life.from_ns))
+
+
+def in_part(states: Counter, part_ns: int) -> Counter:
+    """Cut in proportion; the largest takes the rest of the division."""
+    whole = states.total() or 1
+    part = Counter({state: ns * part_ns // whole for state, ns in states.items()})
+    order = list(ROW_ORDER)
+    largest = max(order, key=lambda state: (states[state], -order.index(state)))
+    part[largest] += part_ns - part.total()
+    return part
+
+
+def beyond(life: Life, row: LifeRow) -> int:
     assert life.limit is not None
-    count, beyond = row.last - row.first + 1, row.last - max(life.limit, row.first - 1)
-    kept_ns = inside.total() * (count - beyond) // count
-    into.lost_steps += beyond
-    into.lost_ns += inside.total() - kept_ns
+    return row.last - max(life.limit, row.first - 1)
+
+
+def lost(life: Life, row: LifeRow, inside: Counter, part_ns: int, counts: bool, into: Found) -> Counter:
+    """Count what is beyond the limit; returns the part of a row of several steps that is not."""
+    count, over = row.last - row.first + 1, beyond(life, row)
+    kept_ns = part_ns * (count - over) // count
+    into.kept_steps += counts * (count - over)
+    into.lost_steps += counts * over
+    into.lost_ns += part_ns - kept_ns
     for at, point in enumerate(life.points):
         if point < row.last:
-            into.losses[at][0] += beyond
-            into.losses[at][1] += inside.total() - kept_ns
+            into.losses[at][0] += counts * over
+            into.losses[at][1] += part_ns - kept_ns
             break
-    part = Counter({state: ns * kept_ns // (inside.total() or 1) for state, ns in inside.items()})
-    order = list(ROW_ORDER)
-    largest = max(order, key=lambda state: (inside[state], -order.index(state)))
-    part[largest] += kept_ns - part.total()
-    return part
+    return in_part(inside, kept_ns)
 
 
 def threshold(past: list[int], least_ns: int) -> int:
@@ -229,10 +259,11 @@ def compare_spans(spans: list[tuple[int, list[Charged], Found]]) -> None:
     waits = {rank: sum(one.communication() for one in own) for rank, own, _ in spans}
     least = min(waits.values())
     last = [rank for rank, _, _ in spans if waits[rank] == least]
-    waited = sum(ns - least for ns in waits.values())
+    moved = {rank: within(own, waits[rank] - least) for rank, own, _ in spans}
+    waited = sum(moved.values())
     is_single = all(len(own) == 1 and own[0].row.first == own[0].row.last for _, own, _ in spans)
     for rank, own, found in spans:
-        found.straggler_ns += waits[rank] - least
+        found.straggler_ns += moved[rank]
         found.matched_ns += sum(one.length() for one in own)
         found.compared_steps += is_single
         if rank in last:
@@ -240,3 +271,9 @@ def compare_spans(spans: list[tuple[int, list[Charged], Found]]) -> None:
             found.caused_ns += part
             found.caused_in_group_ns += part
             found.last_steps += is_single and len(last) < len(spans)
+
+
+def within(own: list[Charged], ns: int) -> int:
+    """Of communication of a sum of rows that is moved, the part in the bound."""
+    whole = sum(one.communication() for one in own)
+    return ns and ns * sum(one.part["communication"] for one in own) // whole

@@ -16,7 +16,7 @@
 
 typedef struct {
     uint64_t random;
-    int64_t start_ns[ATTEMPTS], now[ATTEMPTS][WIDTH];
+    int64_t start_ns[ATTEMPTS], from_ns[ATTEMPTS], to_ns[ATTEMPTS], now[ATTEMPTS][WIDTH];
     int phases[ATTEMPTS], attempts, groups, folded;
 } driver;
 
@@ -59,6 +59,8 @@ static void add_attempt(driver *my, core_run *run)
     if (core_attempt(run, &facts) < 0)
         return;
     my->start_ns[at] = facts.start_ns;
+    my->from_ns[at] = 0;
+    my->to_ns[at] = INT64_MAX;
     memset(my->now[at], 0, sizeof(my->now[at]));
     my->now[at][ROW_STEP] = -1;
     my->now[at][ROW_END] = facts.start_ns;
@@ -142,6 +144,9 @@ static void read_all(driver *my, core_run *run)
 {
     int64_t values[READ_COUNT], tail[TAIL_STATES], totals[PHASES], phases[PHASES], steps, caused;
     core_stretch stretches[CORE_STRETCHES_MAX];
+    double *rates = malloc(sizeof(*rates) * ATTEMPTS);
+    core_read_rates(run, rates, core_attempts(run));
+    free(rates);
     for (int i = 0; i < PHASES; i++)
         totals[i] = any_value(my);
     for (int at = -1; at <= my->attempts; at++) {
@@ -153,7 +158,9 @@ static void read_all(driver *my, core_run *run)
             if (values[i] < 0)
                 fail("a state has less than no time");
         }
-        if (sum != values[READ_END] - my->start_ns[at])
+        int64_t from_ns = my->start_ns[at] > my->from_ns[at] ? my->start_ns[at] : my->from_ns[at];
+        int64_t to_ns = values[READ_END] < my->to_ns[at] ? values[READ_END] : my->to_ns[at];
+        if (sum != (to_ns > from_ns ? to_ns - from_ns : 0))
             fail("the states do not sum to the time");
         if (values[READ_STRAGGLER] < 0 || values[READ_BUBBLE] < 0 || values[READ_THRESHOLD] < 0)
             fail("a sum is negative");
@@ -247,6 +254,13 @@ static void *drive(void *argument)
             int at = any_index(&my, my.attempts), from = (int)below(&my, 3);
             core_limit(run, at, below(&my, 3) ? (int64_t)below(&my, 900) : any_value(&my), points + from, (int)below(&my, 4u - (unsigned)from));
             core_read_loss(run, at, any_index(&my, 3), &steps, &ns);
+            int64_t from_ns = below(&my, 3) ? 0 : any_value(&my), to_ns = below(&my, 3) ? (INT64_C(1) << 62) - 1 : any_value(&my);
+            if (core_bound(run, at, from_ns, to_ns) >= 0) {
+                my.from_ns[at] = from_ns;
+                my.to_ns[at] = to_ns;
+            }
+            if (!below(&my, 4))
+                core_again(run, at, below(&my, 3) ? INT64_MAX : any_value(&my));
             break;
         }
         case 6:

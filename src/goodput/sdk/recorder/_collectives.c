@@ -53,6 +53,7 @@ typedef struct {
     PyObject *dict, *weakrefs;
 } Call;
 
+static PyTypeObject *records_type;
 static PyObject *nbytes_name, *dtype_name, *root_name, *address_name;
 
 static inline void put(uint64_t *word, long long value)
@@ -110,7 +111,7 @@ static const void *awaited(PyObject *object, long long flags)
         return (const char *)object + 1;
     if (!(flags & FUNCTIONAL))
         return object;
-    address = PyObject_CallMethodNoArgs(object, address_name);
+    address = PyObject_VectorcallMethod(address_name, &object, 1, NULL);
     found = address == NULL ? NULL : PyLong_AsVoidPtr(address);
     Py_XDECREF(address);
     if (PyErr_Occurred())
@@ -221,8 +222,8 @@ static long long measure(Records *self, PyObject *value, long long *dtype)
     long long bytes = 0;
     if (value == Py_None)
         return 0;
-    if (PyList_Check(value) && PyList_GET_SIZE(value) == 1)
-        value = PyList_GET_ITEM(value, 0);
+    if (PyList_Check(value) && PyList_Size(value) == 1)
+        value = PyList_GetItem(value, 0);
     if (!PyList_Check(value) && !PyTuple_Check(value)) {
         Py_INCREF(value); /* Attributes may run code that changes a list. */
         *dtype = dtype_of(self, value);
@@ -235,10 +236,10 @@ static long long measure(Records *self, PyObject *value, long long *dtype)
         goodput_drop_error();
         return 0;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++)
-        bytes += number_of(PyTuple_GET_ITEM(items, i), nbytes_name);
-    if (PyTuple_GET_SIZE(items))
-        *dtype = dtype_of(self, PyTuple_GET_ITEM(items, 0));
+    for (Py_ssize_t i = 0; i < PyTuple_Size(items); i++)
+        bytes += number_of(PyTuple_GetItem(items, i), nbytes_name);
+    if (PyTuple_Size(items))
+        *dtype = dtype_of(self, PyTuple_GetItem(items, 0));
     Py_DECREF(items);
     return bytes;
 }
@@ -368,8 +369,8 @@ static void returned(Records *self, long long number, PyObject *result, long lon
             add_hidden(self, record[R_KIND], 1, 0, 0);
         return;
     }
-    for (Py_ssize_t i = 0; i < (PyList_Check(result) ? PyList_GET_SIZE(result) : 1); i++) {
-        const void *work = awaited(PyList_Check(result) ? PyList_GET_ITEM(result, i) : result, flags);
+    for (Py_ssize_t i = 0; i < (PyList_Check(result) ? PyList_Size(result) : 1); i++) {
+        const void *work = awaited(PyList_Check(result) ? PyList_GetItem(result, i) : result, flags);
         if (work != NULL)
             put_issued(self, work, number, number);
     }
@@ -415,12 +416,11 @@ static void leave(Records *self, long long first, long long last, long long flag
 static int Records_init(Records *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *recorder, *slots, *dtypes;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &goodput_clock_type, &recorder, &PyDict_Type, &slots, &PyDict_Type, &dtypes))
+    if (!PyArg_ParseTuple(args, "O!O!O!", goodput_clock_type, &recorder, &PyDict_Type, &slots, &PyDict_Type, &dtypes))
         return -1;
-    Py_INCREF(recorder);
-    Py_XSETREF(self->recorder, (Clock *)recorder);
-    Py_XSETREF(self->slots, Py_NewRef(slots));
-    Py_XSETREF(self->dtypes, Py_NewRef(dtypes));
+    set_reference((PyObject **)&self->recorder, Py_NewRef(recorder));
+    set_reference(&self->slots, Py_NewRef(slots));
+    set_reference(&self->dtypes, Py_NewRef(dtypes));
     return 0;
 }
 
@@ -542,30 +542,35 @@ static int Records_traverse(Records *self, visitproc visit, void *arg)
     Py_VISIT(self->recorder);
     Py_VISIT(self->slots);
     Py_VISIT(self->dtypes);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
 static void Records_dealloc(Records *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->recorder);
+    Py_XDECREF((PyObject *)self->recorder);
     Py_XDECREF(self->slots);
     Py_XDECREF(self->dtypes);
-    type->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
-PyTypeObject goodput_records_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Records",
-    .tp_basicsize = sizeof(Records),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.recorder.collectives.PythonRecords.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Records_init,
-    .tp_traverse = (traverseproc)Records_traverse,
-    .tp_dealloc = (destructor)Records_dealloc,
-    .tp_methods = Records_methods,
-    .tp_members = Records_members,
+static PyType_Slot Records_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.collectives.PythonRecords."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, Records_init},
+    {Py_tp_dealloc, Records_dealloc},
+    {Py_tp_traverse, Records_traverse},
+    {Py_tp_members, Records_members},
+    {Py_tp_methods, Records_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Records_spec = {
+    .name = "goodput.sdk.recorder._fast.Records",
+    .basicsize = sizeof(Records),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = Records_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- Call */
@@ -655,9 +660,9 @@ static int is_exact(Call *self, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *first = count > 0 ? args[0] : NULL;
     if (first != NULL && PyList_Check(first))
-        first = PyList_GET_SIZE(first) ? PyList_GET_ITEM(first, 0) : NULL;
-    for (Py_ssize_t i = 0; first != NULL && i < PyTuple_GET_SIZE(self->exact); i++)
-        if (PyTuple_GET_ITEM(self->exact, i) == (PyObject *)Py_TYPE(first))
+        first = PyList_Size(first) ? PyList_GetItem(first, 0) : NULL;
+    for (Py_ssize_t i = 0; first != NULL && i < PyTuple_Size(self->exact); i++)
+        if (PyTuple_GetItem(self->exact, i) == (PyObject *)Py_TYPE(first))
             return 1;
     return 0;
 }
@@ -675,7 +680,7 @@ static int Call_init(Call *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"records", "function", "operation", "tensors", "group", "peer", "flags", "exact", "python", NULL};
     PyObject *records, *function, *exact = NULL, *python = NULL;
     self->tensors = self->group = self->peer = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OL|LLLLO!O", names, &goodput_records_type, &records, &function,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OL|LLLLO!O", names, records_type, &records, &function,
                                      &self->operation, &self->tensors, &self->group, &self->peer, &self->flags,
                                      &PyTuple_Type, &exact, &python))
         return -1;
@@ -683,11 +688,10 @@ static int Call_init(Call *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "no operation of a process group");
         return -1;
     }
-    Py_INCREF(records);
-    Py_XSETREF(self->records, (Records *)records);
-    Py_XSETREF(self->function, Py_NewRef(function));
-    Py_XSETREF(self->exact, Py_XNewRef(exact));
-    Py_XSETREF(self->python, Py_NewRef(python == NULL ? function : python));
+    set_reference((PyObject **)&self->records, Py_NewRef(records));
+    set_reference(&self->function, Py_NewRef(function));
+    set_reference(&self->exact, Py_XNewRef(exact));
+    set_reference(&self->python, Py_NewRef(python == NULL ? function : python));
     self->vectorcall = Call_call;
     return 0;
 }
@@ -700,50 +704,61 @@ static int Call_traverse(Call *self, visitproc visit, void *arg)
     Py_VISIT(self->python);
     Py_VISIT(self->exact);
     Py_VISIT(self->dict);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
 static void Call_dealloc(Call *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
-    Py_XDECREF(self->records);
+    Py_XDECREF((PyObject *)self->records);
     Py_XDECREF(self->function);
     Py_XDECREF(self->python);
     Py_XDECREF(self->exact);
     Py_XDECREF(self->dict);
-    type->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
 static PyObject *Call_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
     if (instance == NULL || instance == Py_None)
         return Py_NewRef(self);
-    return PyMethod_New(self, instance);
+    return goodput_bind(self, instance);
 }
+
+static PyMemberDef Call_members[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Call, vectorcall), Py_READONLY, NULL},
+    {"__dictoffset__", Py_T_PYSSIZET, offsetof(Call, dict), Py_READONLY, NULL},
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Call, weakrefs), Py_READONLY, NULL},
+    {NULL},
+};
 
 static PyGetSetDef Call_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL},
 };
 
-PyTypeObject goodput_call_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Call",
-    .tp_basicsize = sizeof(Call),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "See goodput.sdk.recorder.collectives.PythonRecords.call.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Call_init,
-    .tp_traverse = (traverseproc)Call_traverse,
-    .tp_dealloc = (destructor)Call_dealloc,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Call, vectorcall),
-    .tp_descr_get = Call_get,
-    .tp_dictoffset = offsetof(Call, dict),
-    .tp_weaklistoffset = offsetof(Call, weakrefs),
-    .tp_getset = Call_getset,
+static PyType_Slot Call_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.collectives.PythonRecords.call."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, Call_init},
+    {Py_tp_dealloc, Call_dealloc},
+    {Py_tp_traverse, Call_traverse},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, Call_get},
+    {Py_tp_members, Call_members},
+    {Py_tp_getset, Call_getset},
+    {0, NULL},
+};
+
+static PyType_Spec Call_spec = {
+    .name = "goodput.sdk.recorder._fast.Call",
+    .basicsize = sizeof(Call),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+             Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = Call_slots,
 };
 
 PyObject *goodput_set_collective_constants(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -755,11 +770,14 @@ PyObject *goodput_set_collective_constants(PyObject *module, PyObject *args, PyO
     Py_RETURN_NONE;
 }
 
-int goodput_init_collectives(void)
+int goodput_init_collectives(PyObject *module)
 {
     nbytes_name = PyUnicode_InternFromString("nbytes");
     dtype_name = PyUnicode_InternFromString("dtype");
     root_name = PyUnicode_InternFromString("rootRank");
     address_name = PyUnicode_InternFromString("data_ptr");
-    return nbytes_name != NULL && dtype_name != NULL && root_name != NULL && address_name != NULL ? 0 : -1;
+    if (nbytes_name == NULL || dtype_name == NULL || root_name == NULL || address_name == NULL ||
+        (records_type = goodput_add_type(module, &Records_spec)) == NULL)
+        return -1;
+    return goodput_add_type(module, &Call_spec) == NULL ? -1 : 0;
 }

@@ -3,8 +3,6 @@
  * The same two types as step_clock.py, which replaces this where it could not be compiled; the same tests run on both.
  * Words are the mapped rank page. Each store is one aligned 64-bit store, so the page is readable at any moment, also
  * after SIGKILL. Nothing here raises into the user's `with`. */
-#include <string.h>
-
 #include "_fast.h"
 
 #define OVERFLOW_BIN 31744
@@ -230,7 +228,7 @@ static void forget_gaps(Gaps *gaps)
 
 static PyObject *Gaps_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Gaps *self = (Gaps *)type->tp_alloc(type, 0);
+    Gaps *self = (Gaps *)PyType_GenericNew(type, NULL, NULL);
     if (self != NULL)
         self->claimed = word_totals;
     return (PyObject *)self;
@@ -263,7 +261,7 @@ static PyObject *Gaps_word_before(Gaps *self, PyObject *args)
 {
     PyObject *clock;
     long long total, now;
-    if (!PyArg_ParseTuple(args, "O!LL", &goodput_clock_type, &clock, &total, &now))
+    if (!PyArg_ParseTuple(args, "O!LL", goodput_clock_type, &clock, &total, &now))
         return NULL;
     return PyLong_FromLongLong(word_before(self, (Clock *)clock, total, now));
 }
@@ -272,7 +270,7 @@ static PyObject *Gaps_forward_ended(Gaps *self, PyObject *args)
 {
     PyObject *clock;
     int follows, may_be_batch;
-    if (!PyArg_ParseTuple(args, "O!pp", &goodput_clock_type, &clock, &follows, &may_be_batch))
+    if (!PyArg_ParseTuple(args, "O!pp", goodput_clock_type, &clock, &follows, &may_be_batch))
         return NULL;
     goodput_pass_ended((Clock *)clock, self, 0, follows, may_be_batch);
     Py_RETURN_NONE;
@@ -280,7 +278,7 @@ static PyObject *Gaps_forward_ended(Gaps *self, PyObject *args)
 
 static PyObject *Gaps_backward_ended(Gaps *self, PyObject *clock)
 {
-    if (!PyObject_TypeCheck(clock, &goodput_clock_type)) {
+    if (!PyObject_TypeCheck(clock, goodput_clock_type)) {
         PyErr_SetString(PyExc_TypeError, "want a Clock");
         return NULL;
     }
@@ -336,14 +334,19 @@ static PyMethodDef Gaps_methods[] = {
     {NULL},
 };
 
-PyTypeObject goodput_gaps_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Gaps",
-    .tp_basicsize = sizeof(Gaps),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "See goodput.sdk.automatic.gaps.PythonGaps.",
-    .tp_new = Gaps_new,
-    .tp_members = Gaps_members,
-    .tp_methods = Gaps_methods,
+static PyType_Slot Gaps_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.gaps.PythonGaps."},
+    {Py_tp_new, Gaps_new},
+    {Py_tp_members, Gaps_members},
+    {Py_tp_methods, Gaps_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Gaps_spec = {
+    .name = "goodput.sdk.recorder._fast.Gaps",
+    .basicsize = sizeof(Gaps),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = Gaps_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- boundaries */
@@ -362,10 +365,10 @@ static void notify_device(Clock *clock, long long word)
 {
     PyObject *device = Py_NewRef(clock->device);
     PyObject *argument = PyLong_FromLongLong(word);
-    PyObject *result = argument ? PyObject_CallOneArg(device, argument) : NULL;
+    PyObject *result = argument ? call_with(device, argument) : NULL;
     if (result == NULL) {
         if (PyErr_ExceptionMatches(PyExc_Exception))
-            Py_SETREF(clock->device, Py_NewRef(Py_None));
+            set_reference(&clock->device, Py_NewRef(Py_None));
         goodput_drop_error();
     }
     Py_XDECREF(result);
@@ -478,14 +481,19 @@ static PyMethodDef Costs_methods[] = {
     {NULL},
 };
 
-PyTypeObject goodput_costs_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Costs",
-    .tp_basicsize = sizeof(Costs),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "See goodput.sdk.recorder.step_clock.Costs.",
-    .tp_new = PyType_GenericNew,
-    .tp_members = Costs_members,
-    .tp_methods = Costs_methods,
+static PyType_Slot Costs_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Costs."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_members, Costs_members},
+    {Py_tp_methods, Costs_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Costs_spec = {
+    .name = "goodput.sdk.recorder._fast.Costs",
+    .basicsize = sizeof(Costs),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = Costs_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- Clock */
@@ -499,17 +507,19 @@ static PyObject *Clock_reset(Clock *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyTypeObject *costs_type;
+
 static PyObject *Clock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Clock *self = (Clock *)type->tp_alloc(type, 0);
-    if (self != NULL && (self->costs = (Costs *)PyObject_CallNoArgs((PyObject *)&goodput_costs_type)) == NULL)
+    Clock *self = (Clock *)PyType_GenericNew(type, NULL, NULL);
+    if (self != NULL && (self->costs = (Costs *)PyObject_CallNoArgs((PyObject *)costs_type)) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
 static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
 {
-    Py_XSETREF(self->device, Py_NewRef(Py_None));
+    set_reference(&self->device, Py_NewRef(Py_None));
     Py_DECREF(Clock_reset(self, NULL));
     return 0;
 }
@@ -528,6 +538,7 @@ static void release_words(Clock *self)
 static int Clock_traverse(Clock *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->device);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
@@ -540,13 +551,12 @@ static int Clock_clear(Clock *self)
 
 static void Clock_dealloc(Clock *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Clock_clear(self);
     free(self->stack);
-    Py_XDECREF(self->gaps);
-    Py_XDECREF(self->costs);
-    type->tp_free((PyObject *)self);
+    Py_XDECREF((PyObject *)self->gaps);
+    Py_XDECREF((PyObject *)self->costs);
+    free_instance((PyObject *)self);
 }
 
 static PyObject *Clock_get_words(Clock *self, void *closure)
@@ -590,11 +600,11 @@ static PyObject *Clock_get_gaps(Clock *self, void *closure)
 
 static PyObject *Clock_set_gaps(Clock *self, PyObject *gaps)
 {
-    if (!PyObject_TypeCheck(gaps, &goodput_gaps_type)) {
+    if (!PyObject_TypeCheck(gaps, goodput_gaps_type)) {
         PyErr_SetString(PyExc_TypeError, "want a Gaps");
         return NULL;
     }
-    Py_XSETREF(self->gaps, (Gaps *)Py_NewRef(gaps));
+    set_reference((PyObject **)&self->gaps, Py_NewRef(gaps));
     Py_RETURN_NONE;
 }
 
@@ -775,19 +785,24 @@ static PyMethodDef Clock_methods[] = {
     {NULL},
 };
 
-PyTypeObject goodput_clock_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Clock",
-    .tp_basicsize = sizeof(Clock),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.recorder.step_clock.Clock.",
-    .tp_traverse = (traverseproc)Clock_traverse,
-    .tp_clear = (inquiry)Clock_clear,
-    .tp_new = Clock_new,
-    .tp_init = (initproc)Clock_init,
-    .tp_dealloc = (destructor)Clock_dealloc,
-    .tp_members = Clock_members,
-    .tp_getset = Clock_getset,
-    .tp_methods = Clock_methods,
+static PyType_Slot Clock_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Clock."},
+    {Py_tp_new, Clock_new},
+    {Py_tp_init, Clock_init},
+    {Py_tp_dealloc, Clock_dealloc},
+    {Py_tp_traverse, Clock_traverse},
+    {Py_tp_clear, Clock_clear},
+    {Py_tp_members, Clock_members},
+    {Py_tp_getset, Clock_getset},
+    {Py_tp_methods, Clock_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Clock_spec = {
+    .name = "goodput.sdk.recorder._fast.Clock",
+    .basicsize = sizeof(Clock),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = Clock_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- Phase */
@@ -796,13 +811,11 @@ static int Phase_init(Phase *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"recorder", "name", "index", "total", "histogram", NULL};
     PyObject *recorder, *name;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OLLL", names, &goodput_clock_type, &recorder, &name, &self->index,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OLLL", names, goodput_clock_type, &recorder, &name, &self->index,
                                      &self->total, &self->histogram))
         return -1;
-    Py_INCREF(recorder);
-    Py_INCREF(name);
-    Py_XSETREF(self->recorder, (Clock *)recorder);
-    Py_XSETREF(self->name, name);
+    set_reference((PyObject **)&self->recorder, Py_NewRef(recorder));
+    set_reference(&self->name, Py_NewRef(name));
     return 0;
 }
 
@@ -811,16 +824,16 @@ static int Phase_traverse(Phase *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->recorder);
     Py_VISIT(self->name);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
 static void Phase_dealloc(Phase *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->recorder);
+    Py_XDECREF((PyObject *)self->recorder);
     Py_XDECREF(self->name);
-    type->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
 static int is_elsewhere(Phase *self)
@@ -930,7 +943,7 @@ void goodput_exit_after(Phase *self, PyObject *result, Py_ssize_t depth)
 
 static PyObject *Phase_enter(Phase *self, PyObject *unused)
 {
-    return goodput_enter(self) < 0 ? NULL : Py_NewRef(self);
+    return goodput_enter(self) < 0 ? NULL : Py_NewRef((PyObject *)self);
 }
 
 static PyObject *Phase_exit(Phase *self, PyObject *const *args, Py_ssize_t count)
@@ -976,20 +989,55 @@ static PyMethodDef Phase_methods[] = {
     {NULL},
 };
 
-PyTypeObject goodput_phase_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Phase",
-    .tp_basicsize = sizeof(Phase),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.recorder.step_clock.Phase.",
-    .tp_traverse = (traverseproc)Phase_traverse,
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Phase_init,
-    .tp_dealloc = (destructor)Phase_dealloc,
-    .tp_members = Phase_members,
-    .tp_methods = Phase_methods,
+static PyType_Slot Phase_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Phase."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, Phase_init},
+    {Py_tp_dealloc, Phase_dealloc},
+    {Py_tp_traverse, Phase_traverse},
+    {Py_tp_members, Phase_members},
+    {Py_tp_methods, Phase_methods},
+    {0, NULL},
 };
 
-int goodput_init_clock(void)
+static PyType_Spec Phase_spec = {
+    .name = "goodput.sdk.recorder._fast.Phase",
+    .basicsize = sizeof(Phase),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = Phase_slots,
+};
+
+PyTypeObject *goodput_gaps_type, *goodput_clock_type, *goodput_phase_type;
+static PyObject *method_type;
+
+PyTypeObject *goodput_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
+    if (type == NULL)
+        return NULL;
+    if (PyModule_AddType(module, type) < 0) {
+        Py_DECREF(type);
+        return NULL;
+    }
+    return type; /* The reference is never dropped: the module's functions use the type. */
+}
+
+PyObject *goodput_bind(PyObject *function, PyObject *instance)
+{
+    PyObject *arguments[] = {function, instance};
+    return PyObject_Vectorcall(method_type, arguments, 2, NULL);
+}
+
+static PyObject *attribute_of(const char *module, const char *name)
+{
+    PyObject *from = PyImport_ImportModule(module), *found = NULL;
+    if (from != NULL)
+        found = PyObject_GetAttrString(from, name);
+    Py_XDECREF(from);
+    return found;
+}
+
+int goodput_init_clock(PyObject *module)
 {
     PyObject *page = PyImport_ImportModule("goodput.rank_page.page");
     if (page == NULL)
@@ -1001,5 +1049,11 @@ int goodput_init_clock(void)
         Py_XDECREF(value);
     }
     Py_DECREF(page);
-    return PyErr_Occurred() ? -1 : 0;
+    if (PyErr_Occurred() || (method_type = attribute_of("types", "MethodType")) == NULL ||
+        (costs_type = goodput_add_type(module, &Costs_spec)) == NULL ||
+        (goodput_gaps_type = goodput_add_type(module, &Gaps_spec)) == NULL ||
+        (goodput_clock_type = goodput_add_type(module, &Clock_spec)) == NULL ||
+        (goodput_phase_type = goodput_add_type(module, &Phase_spec)) == NULL)
+        return -1;
+    return 0;
 }

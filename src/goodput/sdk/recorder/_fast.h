@@ -6,6 +6,8 @@
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #if PY_VERSION_HEX < 0x030C0000
@@ -13,6 +15,7 @@
 #define Py_T_LONGLONG T_LONGLONG
 #define Py_T_BOOL T_BOOL
 #define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_T_PYSSIZET T_PYSSIZET
 #define Py_READONLY READONLY
 #endif
 
@@ -65,8 +68,8 @@ typedef struct {
     long long index, total, histogram;
 } Phase;
 
-extern PyTypeObject goodput_costs_type, goodput_gaps_type, goodput_clock_type, goodput_phase_type;
-extern PyTypeObject goodput_records_type, goodput_call_type;
+/* Made when the module is loaded, each by its goodput_init function. */
+extern PyTypeObject *goodput_gaps_type, *goodput_clock_type, *goodput_phase_type;
 
 /* CLOCK_MONOTONIC. */
 static inline long long now_ns(void)
@@ -79,6 +82,26 @@ static inline long long now_ns(void)
 static inline long long this_thread(void)
 {
     return (long long)PyThread_get_thread_ident();
+}
+
+/* The limited API has none of these: Py_XSETREF, PyObject_CallOneArg, and the end of tp_dealloc. */
+static inline void set_reference(PyObject **field, PyObject *value)
+{
+    PyObject *old = *field;
+    *field = value;
+    Py_XDECREF(old);
+}
+
+static inline PyObject *call_with(PyObject *function, PyObject *argument)
+{
+    return PyObject_Vectorcall(function, &argument, 1, NULL);
+}
+
+static inline void free_instance(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
 }
 
 static inline int has_device(Clock *clock)
@@ -117,13 +140,19 @@ void goodput_restore_error(PyObject *exception);
 /* Drop an exception of our own code. */
 void goodput_drop_error(void);
 
-/* Prepare the types and read the constants of the rank page. */
-int goodput_init_clock(void);
+/* Add the types to the module and read the constants of the rank page. */
+int goodput_init_clock(PyObject *module);
+
+/* Bind a function to an instance, as PyMethod_New does. */
+PyObject *goodput_bind(PyObject *function, PyObject *instance);
+
+/* Make a type and add it to the module; a borrowed reference, or NULL with an exception set. */
+PyTypeObject *goodput_add_type(PyObject *module, PyType_Spec *spec);
 
 PyObject *goodput_fail_by_status(PyObject *module, PyObject *args);
 PyObject *goodput_wait_at_exit(PyObject *module, PyObject *args);
 
-int goodput_init_collectives(void);
+int goodput_init_collectives(PyObject *module);
 PyObject *goodput_set_collective_constants(PyObject *module, PyObject *args, PyObject *kwargs);
 
 #endif

@@ -32,26 +32,20 @@ static PyObject *set_constants(PyObject *module, PyObject *args, PyObject *kwarg
 
 static PyObject *slot_name, *call_name, *shape_name; /* "_compiled_call_impl", "_call_impl", "shape" */
 
-/* A new reference to the object of a weak reference; NULL if it is gone or `reference` is no weak reference. */
+/* The object of a weak reference, borrowed: under the interpreter's lock it lives until code is called. NULL if it is gone or
+   `reference` is no weak reference. PyWeakref_GetRef, which Python 3.13 has instead, is not in the limited API of 3.12. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static PyObject *referent_of(PyObject *reference)
 {
-    PyObject *object = NULL;
-    if (reference == NULL || !PyWeakref_Check(reference))
-        return NULL;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (PyWeakref_GetRef(reference, &object) < 0)
-        PyErr_Clear();
-#else
-    object = PyWeakref_GetObject(reference);
-    object = object == Py_None ? NULL : Py_NewRef(object);
-#endif
-    return object;
+    PyObject *object = reference != NULL && PyWeakref_Check(reference) ? PyWeakref_GetObject(reference) : NULL;
+    return object == Py_None ? NULL : object;
 }
+#pragma GCC diagnostic pop
 
 static int refers_to(PyObject *reference, PyObject *object)
 {
     PyObject *referent = referent_of(reference);
-    Py_XDECREF(referent);
     return referent != NULL && referent == object;
 }
 
@@ -88,6 +82,7 @@ static PyObject *call_dead(PyObject *module, PyObject *unused)
 
 static PyMethodDef dead_method = {"dead_reference", call_dead, METH_NOARGS, "A reference to an object that is gone."};
 static PyObject *dead_reference;
+static PyTypeObject *fetch_state_type, *training_state_type; /* Made when the module is loaded. */
 
 /* A method without arguments, whose body is these statements. */
 #define ACTION(Type, name, statements)                           \
@@ -107,11 +102,6 @@ static PyObject *dead_reference;
         self->name = (char)on;                                     \
         Py_RETURN_NONE;                                            \
     }
-
-static inline void set_reference(PyObject **field, PyObject *reference)
-{
-    Py_XSETREF(*field, Py_NewRef(reference));
-}
 
 static inline int counts_next(FetchState *self)
 {
@@ -173,7 +163,7 @@ static PyObject *FetchState_set_iterator(FetchState *self, PyObject *args)
     int counting;
     if (!PyArg_ParseTuple(args, "Op", &reference, &counting))
         return NULL;
-    set_reference(&self->iterator, reference);
+    set_reference(&self->iterator, Py_NewRef(reference));
     self->counting = (char)counting;
     Py_RETURN_NONE;
 }
@@ -219,7 +209,7 @@ static PyObject *FetchState_measured(FetchState *self, PyObject *args)
     return PyLong_FromLongLong(skipped_ns);
 }
 
-ACTION(FetchState, forget_iterator, set_reference(&self->iterator, Py_None); self->sampling = 0)
+ACTION(FetchState, forget_iterator, set_reference(&self->iterator, Py_NewRef(Py_None)); self->sampling = 0)
 static void open_page_of_fetches(FetchState *self)
 {
     self->skips_left = self->skipped_ns = self->samples = 0;
@@ -236,7 +226,7 @@ static PyObject *FetchState_get_counts_next(FetchState *self, void *unused)
 
 static PyObject *FetchState_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    FetchState *self = (FetchState *)type->tp_alloc(type, 0);
+    FetchState *self = (FetchState *)PyType_GenericNew(type, NULL, NULL);
     if (self != NULL)
         self->iterator = Py_NewRef(Py_None);
     return (PyObject *)self;
@@ -245,15 +235,15 @@ static PyObject *FetchState_new(PyTypeObject *type, PyObject *args, PyObject *kw
 static int FetchState_traverse(FetchState *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->iterator);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
 static void FetchState_dealloc(FetchState *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->iterator);
-    type->tp_free((PyObject *)self);
+    Py_XDECREF((PyObject *)self->iterator);
+    free_instance((PyObject *)self);
 }
 
 #define READ_FLAG(Type, field) {#field, Py_T_BOOL, offsetof(Type, field), Py_READONLY, NULL}
@@ -292,17 +282,22 @@ static PyMethodDef FetchState_methods[] = {
     {NULL},
 };
 
-static PyTypeObject FetchStateType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.FetchState",
-    .tp_basicsize = sizeof(FetchState),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.automatic.training_state.PythonFetchState.",
-    .tp_new = FetchState_new,
-    .tp_traverse = (traverseproc)FetchState_traverse,
-    .tp_dealloc = (destructor)FetchState_dealloc,
-    .tp_members = FetchState_members,
-    .tp_getset = FetchState_getset,
-    .tp_methods = FetchState_methods,
+static PyType_Slot FetchState_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.training_state.PythonFetchState."},
+    {Py_tp_new, FetchState_new},
+    {Py_tp_traverse, FetchState_traverse},
+    {Py_tp_dealloc, FetchState_dealloc},
+    {Py_tp_members, FetchState_members},
+    {Py_tp_getset, FetchState_getset},
+    {Py_tp_methods, FetchState_methods},
+    {0, NULL},
+};
+
+static PyType_Spec FetchState_spec = {
+    .name = "goodput.sdk.recorder._fast.FetchState",
+    .basicsize = sizeof(FetchState),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = FetchState_slots,
 };
 
 /* Whether a call of a module is part of other work than training: see TrainingState.in_other_work. */
@@ -334,7 +329,7 @@ static void end_pass(TrainingState *self, int backward, int follows, int may_be_
 static inline void end_optimizer(TrainingState *self)
 {
     self->optimizer_depth = 0;
-    set_reference(&self->optimizer, Py_None);
+    set_reference(&self->optimizer, Py_NewRef(Py_None));
 }
 
 static void begin_optimizer(TrainingState *self, PyObject *optimizer)
@@ -347,7 +342,7 @@ static void begin_optimizer(TrainingState *self, PyObject *optimizer)
         reference = Py_NewRef(Py_None);
     }
     self->optimizer_depth = self->trained = 1;
-    Py_XSETREF(self->optimizer, reference);
+    set_reference(&self->optimizer, reference);
 }
 
 static void change_thread(TrainingState *self)
@@ -361,14 +356,14 @@ static void end_training(TrainingState *self)
 {
     self->evaluating = self->trained = self->routine = self->fetches->fetched = 0;
     self->began = 0;
-    set_reference(&self->anchor, dead_reference);
+    set_reference(&self->anchor, Py_NewRef(dead_reference));
 }
 
 static void remove_training(TrainingState *self)
 {
     self->trained = self->routine = self->fetches->fetched = self->fetches->read_ahead = 0;
     self->began = self->after = 0;
-    set_reference(&self->fetches->iterator, Py_None);
+    set_reference(&self->fetches->iterator, Py_NewRef(Py_None));
 }
 
 ACTION(TrainingState, step_dropped, self->began = 0)
@@ -395,7 +390,7 @@ static PyObject *TrainingState_page_opened(TrainingState *self, PyObject *unused
 }
 
 ACTION(TrainingState, thread_changed, change_thread(self))
-ACTION(TrainingState, installed, set_reference(&self->anchor, dead_reference); self->optimizer_steps = 0)
+ACTION(TrainingState, installed, set_reference(&self->anchor, Py_NewRef(dead_reference)); self->optimizer_steps = 0)
 ACTION(TrainingState, training_ended, end_training(self))
 ACTION(TrainingState, removed, remove_training(self))
 SET_FLAG(TrainingState, routine)
@@ -431,7 +426,7 @@ static PyObject *TrainingState_set_other_work(TrainingState *self, PyObject *arg
 
 static PyObject *TrainingState_set_anchor(TrainingState *self, PyObject *reference)
 {
-    set_reference(&self->anchor, reference);
+    set_reference(&self->anchor, Py_NewRef(reference));
     Py_RETURN_NONE;
 }
 
@@ -451,16 +446,16 @@ static PyObject *TrainingState_new(PyTypeObject *type, PyObject *args, PyObject 
     static char *names[] = {"clock", NULL};
     PyObject *clock;
     TrainingState *self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &goodput_clock_type, &clock))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, goodput_clock_type, &clock))
         return NULL;
-    self = (TrainingState *)type->tp_alloc(type, 0);
+    self = (TrainingState *)PyType_GenericNew(type, NULL, NULL);
     if (self == NULL)
         return NULL;
     self->clock = (Clock *)Py_NewRef(clock);
     self->anchor = Py_NewRef(dead_reference);
     self->optimizer = Py_NewRef(Py_None);
-    self->fetches = (FetchState *)FetchState_new(&FetchStateType, NULL, NULL);
-    self->gaps = (Gaps *)PyObject_CallNoArgs((PyObject *)&goodput_gaps_type);
+    self->fetches = (FetchState *)FetchState_new(fetch_state_type, NULL, NULL);
+    self->gaps = (Gaps *)PyObject_CallNoArgs((PyObject *)goodput_gaps_type);
     if (self->fetches == NULL || self->gaps == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -473,19 +468,19 @@ static int TrainingState_traverse(TrainingState *self, visitproc visit, void *ar
     Py_VISIT(self->fetches);
     Py_VISIT(self->anchor);
     Py_VISIT(self->optimizer);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
 static void TrainingState_dealloc(TrainingState *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->clock);
-    Py_XDECREF(self->fetches);
-    Py_XDECREF(self->gaps);
-    Py_XDECREF(self->anchor);
-    Py_XDECREF(self->optimizer);
-    type->tp_free((PyObject *)self);
+    Py_XDECREF((PyObject *)self->clock);
+    Py_XDECREF((PyObject *)self->fetches);
+    Py_XDECREF((PyObject *)self->gaps);
+    Py_XDECREF((PyObject *)self->anchor);
+    Py_XDECREF((PyObject *)self->optimizer);
+    free_instance((PyObject *)self);
 }
 
 static PyMemberDef TrainingState_members[] = {
@@ -547,17 +542,22 @@ static PyMethodDef TrainingState_methods[] = {
     {NULL},
 };
 
-static PyTypeObject TrainingStateType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.TrainingState",
-    .tp_basicsize = sizeof(TrainingState),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.automatic.training_state.PythonTrainingState.",
-    .tp_new = TrainingState_new,
-    .tp_traverse = (traverseproc)TrainingState_traverse,
-    .tp_dealloc = (destructor)TrainingState_dealloc,
-    .tp_members = TrainingState_members,
-    .tp_getset = TrainingState_getset,
-    .tp_methods = TrainingState_methods,
+static PyType_Slot TrainingState_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.training_state.PythonTrainingState."},
+    {Py_tp_new, TrainingState_new},
+    {Py_tp_traverse, TrainingState_traverse},
+    {Py_tp_dealloc, TrainingState_dealloc},
+    {Py_tp_members, TrainingState_members},
+    {Py_tp_getset, TrainingState_getset},
+    {Py_tp_methods, TrainingState_methods},
+    {0, NULL},
+};
+
+static PyType_Spec TrainingState_spec = {
+    .name = "goodput.sdk.recorder._fast.TrainingState",
+    .basicsize = sizeof(TrainingState),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = TrainingState_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- Hook */
@@ -651,6 +651,7 @@ static PyObject *call_timed(Hook *self, PyObject *const *args, size_t flags, PyO
         PyErr_SetString(PyExc_ReferenceError, "the module is gone");
         return NULL;
     }
+    Py_INCREF(module);
     method = own_slot(module);
     if (method == NULL)
         method = PyObject_GetAttr(module, call_name);
@@ -692,9 +693,9 @@ static long long samples_of(PyObject *batch)
     Py_ssize_t at;
     for (long long depth = 0; depth < constants.batch_depth_max && batch != NULL; depth++) {
         if (PyTuple_Check(batch))
-            batch = PyTuple_GET_SIZE(batch) ? PyTuple_GET_ITEM(batch, 0) : NULL;
+            batch = PyTuple_Size(batch) ? PyTuple_GetItem(batch, 0) : NULL;
         else if (PyList_Check(batch))
-            batch = PyList_GET_SIZE(batch) ? PyList_GET_ITEM(batch, 0) : NULL;
+            batch = PyList_Size(batch) ? PyList_GetItem(batch, 0) : NULL;
         else if (PyDict_CheckExact(batch)) {
             at = 0;
             if (!PyDict_Next(batch, &at, &key, &batch))
@@ -711,7 +712,7 @@ static long long samples_of(PyObject *batch)
         goodput_drop_error();
         return -1;
     }
-    if (PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) == 0) {
+    if (PyTuple_Check(shape) && PyTuple_Size(shape) == 0) {
         Py_DECREF(shape);
         return 1;
     }
@@ -880,8 +881,8 @@ static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"kind", "training", "phase", "function", "slow", "test", "gap", NULL};
     PyObject *training, *phase, *function, *slow, *test;
     const char *kind;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!O!OOOL", names, &kind, &TrainingStateType, &training,
-                                     &goodput_phase_type, &phase, &function, &slow, &test, &self->gap))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!O!OOOL", names, &kind, training_state_type, &training,
+                                     goodput_phase_type, &phase, &function, &slow, &test, &self->gap))
         return -1;
     if (((Phase *)phase)->recorder != ((TrainingState *)training)->clock) {
         PyErr_SetString(PyExc_ValueError, "the phase and the training are of two recorders");
@@ -893,17 +894,12 @@ static int Hook_init(Hook *self, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "unknown kind of hook: %s", kind);
         return -1;
     }
-    Py_INCREF(phase);
-    Py_INCREF(function);
-    Py_INCREF(slow);
-    Py_XSETREF(self->phase, (Phase *)phase);
-    Py_XSETREF(self->training, (TrainingState *)Py_NewRef(training));
-    Py_XSETREF(self->function, function);
-    Py_XSETREF(self->slow, slow);
-    if (test != Py_None) {
-        Py_INCREF(test);
-        Py_XSETREF(self->test, test);
-    }
+    set_reference((PyObject **)&self->phase, Py_NewRef(phase));
+    set_reference((PyObject **)&self->training, Py_NewRef(training));
+    set_reference(&self->function, Py_NewRef(function));
+    set_reference(&self->slow, Py_NewRef(slow));
+    if (test != Py_None)
+        set_reference(&self->test, Py_NewRef(test));
     self->vectorcall = Hook_call;
     return 0;
 }
@@ -916,6 +912,7 @@ static int Hook_traverse(Hook *self, visitproc visit, void *arg)
     Py_VISIT(self->slow);
     Py_VISIT(self->test);
     Py_VISIT(self->dict);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
@@ -930,24 +927,21 @@ static int Hook_clear(Hook *self)
 
 static void Hook_dealloc(Hook *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
     Hook_clear(self);
     Py_CLEAR(self->phase);
     Py_CLEAR(self->training);
-    type->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
 /* Bind to the instance, as a function does. */
 static PyObject *Hook_get(PyObject *self, PyObject *instance, PyObject *owner)
 {
-    if (instance == NULL || instance == Py_None) {
-        Py_INCREF(self);
-        return self;
-    }
-    return PyMethod_New(self, instance);
+    if (instance == NULL || instance == Py_None)
+        return Py_NewRef(self);
+    return goodput_bind(self, instance);
 }
 
 /* Pickle and copy by name, as a function. */
@@ -962,6 +956,9 @@ static PyMethodDef Hook_methods[] = {
 };
 
 static PyMemberDef Hook_members[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Hook, vectorcall), Py_READONLY, NULL},
+    {"__dictoffset__", Py_T_PYSSIZET, offsetof(Hook, dict), Py_READONLY, NULL},
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Hook, weakrefs), Py_READONLY, NULL},
     {"returns_loss", Py_T_BOOL, offsetof(Hook, returns_loss), 0, "whether the root module computes the loss itself"},
     {NULL},
 };
@@ -971,24 +968,27 @@ static PyGetSetDef Hook_getset[] = {
     {NULL},
 };
 
-static PyTypeObject HookType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Hook",
-    .tp_basicsize = sizeof(Hook),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "See goodput.sdk.automatic.hooks.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Hook_init,
-    .tp_dealloc = (destructor)Hook_dealloc,
-    .tp_traverse = (traverseproc)Hook_traverse,
-    .tp_clear = (inquiry)Hook_clear,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
-    .tp_descr_get = Hook_get,
-    .tp_dictoffset = offsetof(Hook, dict),
-    .tp_weaklistoffset = offsetof(Hook, weakrefs),
-    .tp_getset = Hook_getset,
-    .tp_members = Hook_members,
-    .tp_methods = Hook_methods,
+static PyType_Slot Hook_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.hooks."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, Hook_init},
+    {Py_tp_dealloc, Hook_dealloc},
+    {Py_tp_traverse, Hook_traverse},
+    {Py_tp_clear, Hook_clear},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, Hook_get},
+    {Py_tp_members, Hook_members},
+    {Py_tp_getset, Hook_getset},
+    {Py_tp_methods, Hook_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Hook_spec = {
+    .name = "goodput.sdk.recorder._fast.Hook",
+    .basicsize = sizeof(Hook),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+             Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = Hook_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- Slot */
@@ -1006,13 +1006,13 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
     PyObject *found;
     if (instance == NULL || instance == Py_None)
         Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->roots); i++) {
-        PyObject *root = PyList_GET_ITEM(self->roots, i);
-        if (refers_to(PyTuple_GET_ITEM(root, 0), instance))
-            return Py_NewRef(PyTuple_GET_ITEM(root, 1));
+    for (Py_ssize_t i = 0; i < PyList_Size(self->roots); i++) {
+        PyObject *root = PyList_GetItem(self->roots, i);
+        if (refers_to(PyTuple_GetItem(root, 0), instance))
+            return Py_NewRef(PyTuple_GetItem(root, 1));
     }
     if (self->find != NULL && self->find != Py_None) {
-        found = PyObject_CallOneArg(self->find, instance);
+        found = call_with(self->find, instance);
         if (found == NULL)
             goodput_drop_error();
         else if (found != Py_None)
@@ -1026,7 +1026,7 @@ static PyObject *Slot_get(PyObject *object, PyObject *instance, PyObject *owner)
 
 static PyObject *Slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Slot *self = (Slot *)type->tp_alloc(type, 0);
+    Slot *self = (Slot *)PyType_GenericNew(type, args, kwargs);
     if (self != NULL && (self->roots = PyList_New(0)) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -1037,6 +1037,7 @@ static int Slot_traverse(Slot *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->roots);
     Py_VISIT(self->find);
+    Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
 
@@ -1045,7 +1046,7 @@ static void Slot_dealloc(Slot *self)
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->roots);
     Py_CLEAR(self->find);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    free_instance((PyObject *)self);
 }
 
 static PyMemberDef Slot_members[] = {
@@ -1054,16 +1055,21 @@ static PyMemberDef Slot_members[] = {
     {NULL},
 };
 
-static PyTypeObject SlotType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "goodput.sdk.recorder._fast.Slot",
-    .tp_basicsize = sizeof(Slot),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot.",
-    .tp_new = Slot_new,
-    .tp_traverse = (traverseproc)Slot_traverse,
-    .tp_dealloc = (destructor)Slot_dealloc,
-    .tp_descr_get = Slot_get,
-    .tp_members = Slot_members,
+static PyType_Slot Slot_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot."},
+    {Py_tp_new, Slot_new},
+    {Py_tp_dealloc, Slot_dealloc},
+    {Py_tp_traverse, Slot_traverse},
+    {Py_tp_descr_get, Slot_get},
+    {Py_tp_members, Slot_members},
+    {0, NULL},
+};
+
+static PyType_Spec Slot_spec = {
+    .name = "goodput.sdk.recorder._fast.Slot",
+    .basicsize = sizeof(Slot),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = Slot_slots,
 };
 
 /* ------------------------------------------------------------------------------------------- the module */
@@ -1090,20 +1096,16 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fast(void)
 {
-    PyTypeObject *types[] = {
-        &goodput_costs_type, &goodput_gaps_type, &goodput_clock_type,   &goodput_phase_type, &FetchStateType,
-        &TrainingStateType,  &HookType,          &SlotType,             &goodput_records_type, &goodput_call_type,
-    };
-    PyObject *made = NULL;
+    PyObject *made = PyModule_Create(&module);
     slot_name = PyUnicode_InternFromString("_compiled_call_impl");
     call_name = PyUnicode_InternFromString("_call_impl");
     shape_name = PyUnicode_InternFromString("shape");
     dead_reference = PyCFunction_New(&dead_method, NULL);
-    if (slot_name != NULL && call_name != NULL && shape_name != NULL && dead_reference != NULL &&
-        goodput_init_clock() == 0 && goodput_init_collectives() == 0)
-        made = PyModule_Create(&module);
-    for (size_t i = 0; made != NULL && i < sizeof types / sizeof *types; i++)
-        if (PyModule_AddType(made, types[i]) < 0)
-            Py_CLEAR(made);
+    if (made == NULL || slot_name == NULL || call_name == NULL || shape_name == NULL || dead_reference == NULL ||
+        goodput_init_clock(made) < 0 || goodput_init_collectives(made) < 0 ||
+        (fetch_state_type = goodput_add_type(made, &FetchState_spec)) == NULL ||
+        (training_state_type = goodput_add_type(made, &TrainingState_spec)) == NULL ||
+        goodput_add_type(made, &Hook_spec) == NULL || goodput_add_type(made, &Slot_spec) == NULL)
+        Py_CLEAR(made);
     return made;
 }
