@@ -496,6 +496,61 @@ def test_files_and_functions_stay_small():
     ] == []
 
 
+STATES = (
+    "recorder",
+    "clock",
+    "costs",
+    "gaps",
+    "training",
+    "fetches",
+)  # names of what the hooks of the SDK read
+
+
+def writes_to_states(tree: ast.AST) -> list[str]:
+    """Assignments to a field of one of these objects, in other code than its own methods."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            owner = ast.unparse(node.value).split(".")[-1].lstrip("_")
+            found += [ast.unparse(node)] if owner in STATES else []
+    return found
+
+
+def test_a_field_of_the_recorder_has_one_writer():
+    """The compiled hooks and 22 files read these fields: what changes one is a method of the object that has it.
+
+    step_clock.py alone has a clock and its phases in one, as _fast.c has, since a boundary makes no calls.
+    """
+    found = {
+        name: writes
+        for name, tree in trees().items()
+        if name.startswith("goodput.sdk") and (writes := writes_to_states(tree))
+    }
+    assert set(found) <= {"goodput.sdk.recorder.step_clock"}, found
+    source = "auto.training.fetches.sampling, a = True, 1\nself.recorder.steps += 1\nrecorder.words[3] = self.clock = 4"
+    assert sorted(writes_to_states(ast.parse(source))) == [
+        "auto.training.fetches.sampling",
+        "self.recorder.steps",
+    ]
+
+
+def assembled_by_setattr(node: ast.AST) -> list[str]:
+    """Calls of setattr that run when a module is imported."""
+    found = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call) and getattr(child.func, "id", "") == "setattr":
+            found.append(ast.unparse(child))
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            found += assembled_by_setattr(child)
+    return found
+
+
+def test_no_class_is_assembled_by_setattr():
+    """A class has its attributes in its body, where readers and type checkers find them."""
+    assert {name: calls for name, tree in trees().items() if (calls := assembled_by_setattr(tree))} == {}
+    assert assembled_by_setattr(ast.parse("for name in NAMES:\n    setattr(Row, name, made(name))")) != []
+
+
 def test_every_module_says_what_it_is():
     assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
 

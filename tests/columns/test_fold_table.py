@@ -11,7 +11,7 @@ from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.fold import Fold
 from goodput.account.peak_throughput import PeakThroughput
-from goodput.columns import snapshot
+from goodput.columns import fold_table, snapshot
 from goodput.columns.attempts import columns_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
@@ -40,6 +40,13 @@ def attributes(fold) -> dict:
 
 def rows_of(engine: ColumnEngine) -> dict:
     return {key: columns_of(one.ordered_rows()) for key, one in engine.run.attempts.items()}
+
+
+def test_every_kept_attribute_is_of_the_row():
+    """Without a property an attribute of a row would be set on an object that nothing keeps."""
+    kinds = ("INTEGERS", "FLAGS", "FLOATS", "BY_STATE", "BY_PHASE", "LATER", "OBJECTS", "RARE")
+    names = [name for kind in kinds for name in getattr(fold_table, kind)]
+    assert [name for name in names if not isinstance(vars(fold_table.RowFold).get(name), property)] == []
 
 
 @pytest.mark.parametrize("every", [1, 2])

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from goodput.rank_page.reader import Reader  # noqa: E402
 from goodput.sdk.automatic.frameworks.torch import _flop_count  # noqa: E402
 from goodput.sdk.automatic.frameworks.torch._flop_count import FlopCount, reason_against_fork  # noqa: E402
+from goodput.sdk.recorder.step_clock import Costs  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +32,12 @@ def ordinary_priority(monkeypatch):
 def start(*calls, words=None) -> FlopCount:
     """Count (module, input, number of calls) in a child."""
     auto = SimpleNamespace(
-        recorder=SimpleNamespace(extra_cost_ns=0, words=words),
+        recorder=SimpleNamespace(costs=Costs(), words=words),
         budget=SimpleNamespace(counted_ns=0),
         roots=SimpleNamespace(stop_search=lambda: None),
     )
     child = FlopCount([(module, (x,), {}, None, number) for module, x, number in calls], auto)
-    assert auto.recorder.extra_cost_ns == auto.budget.counted_ns > 0
+    assert auto.recorder.costs.extra_ns == auto.budget.counted_ns > 0
     return child
 
 

@@ -362,21 +362,24 @@ class FoldTable(MutableMapping[Key, "RowFold"]):
         return other
 
 
-def _number(name: str) -> property:
+# The attributes of a RowFold: properties, which stand in for those that Fold sets.
+
+
+def _number(name: str) -> Any:
     def set_value(fold: RowFold, value: float) -> None:
         getattr(fold.table, name)[fold.at] = value
 
     return property(lambda fold: getattr(fold.table, name).item(fold.at), set_value)
 
 
-def _by_state(name: str) -> property:
+def _by_state(name: str) -> Any:
     def set_value(fold: RowFold, value: list[int]) -> None:
         getattr(fold.table, name)[fold.at] = value
 
     return property(lambda fold: getattr(fold.table, name)[fold.at].tolist(), set_value)
 
 
-def _later(name: str) -> property:
+def _later(name: str) -> Any:
     def get_value(fold: RowFold) -> list[int]:
         values = getattr(fold.table, name)
         return NOTHING if values is None else values[fold.at].tolist()
@@ -391,7 +394,7 @@ def _later(name: str) -> property:
     return property(get_value, set_value)
 
 
-def _by_phase(name: str) -> property:
+def _by_phase(name: str) -> Any:
     def get_value(fold: RowFold) -> tuple[int, ...]:
         return tuple(getattr(fold.table, name)[fold.at, : len(fold.to_state)].tolist())
 
@@ -403,14 +406,16 @@ def _by_phase(name: str) -> property:
     return property(get_value, set_value)
 
 
-def _object(name: str) -> property:
+def _object(name: str) -> Any:
     def set_value(fold: RowFold, value: Any) -> None:
         fold.table.objects[name][fold.at] = value
 
     return property(lambda fold: fold.table.objects[name][fold.at], set_value)
 
 
-def _rare(name: str, usual: Any) -> property:
+def _rare(name: str) -> Any:
+    usual = RARE[name]
+
     def set_value(fold: RowFold, value: Any) -> None:
         if value == usual:
             fold.table.rare[name].pop(fold.at, None)
@@ -424,6 +429,52 @@ class RowFold(Fold):
     """A fold in a table."""
 
     __slots__ = ("at", "table")
+
+    limit = _number("limit")
+    number = _number("number")
+    last_end_ns = _number("last_end_ns")
+    last_samples = _number("last_samples")
+    last_device_ns = _number("last_device_ns")
+    device_ns = _number("device_ns")
+    last_count = _number("last_count")
+    left_out_steps = _number("left_out_steps")
+    steps = _number("steps")
+    clamped = _number("clamped")
+    top_step = _number("top_step")
+    calm_ns = _number("calm_ns")
+    kept_steps = _number("kept_steps")
+    lost_steps = _number("lost_steps")
+    kept_ns = _number("kept_ns")
+    saved_ns = _number("saved_ns")
+    straggler_ns = _number("straggler_ns")
+    bubble_ns = _number("bubble_ns")
+    matched_ns = _number("matched_ns")
+    compared_steps = _number("compared_steps")
+    last_steps = _number("last_steps")
+    threshold_ns = _number("threshold_ns")
+    exhausted = _number("exhausted")
+    final = _number("final")
+    work = _number("work")
+    cut_work = _number("cut_work")
+    kept_samples = _number("kept_samples")
+    kept = _by_state("kept")
+    rest = _by_state("rest")
+    ending = _later("ending")
+    cut = _later("cut")
+    totals = _by_phase("totals")
+    outside = _by_phase("outside")
+    left_out = _by_phase("left_out")
+    attempt = _object("attempt")
+    restarts = _object("restarts")
+    to_state = _object("to_state")
+    samples = _object("samples")
+    compute_ns = _object("compute_ns")
+    caused_ns = _object("caused_ns")
+    caused_in_group_ns = _object("caused_in_group_ns")
+    lost_by = _rare("lost_by")
+    stall_ns = _rare("stall_ns")
+    _judged = _rare("_judged")
+    _others = _rare("_others")
 
     def __init__(self, table: FoldTable, at: int):  # type: ignore[override]
         self.table, self.at = table, at
@@ -508,17 +559,3 @@ class RowFold(Fold):
             return
         table.odd_peaks.pop(at, None)
         table.peak[at], table.peak_best[at] = numbers, best
-
-
-for _name in (*INTEGERS, *FLAGS, *FLOATS):
-    setattr(RowFold, _name, _number(_name))
-for _name in BY_STATE:
-    setattr(RowFold, _name, _by_state(_name))
-for _name in LATER:
-    setattr(RowFold, _name, _later(_name))
-for _name in BY_PHASE:
-    setattr(RowFold, _name, _by_phase(_name))
-for _name in OBJECTS:
-    setattr(RowFold, _name, _object(_name))
-for _name, _usual in RARE.items():
-    setattr(RowFold, _name, _rare(_name, _usual))

@@ -21,11 +21,12 @@ def test_quick_loader_is_sampled(trainer):
     kind = upstream_fetch._MapDatasetFetcher
     before, loader = dict(vars(kind)), DataLoader(range(1000), batch_size=2)
     iterator = iter(loader)
-    recorder, measured = trainer.session.recorder, 0
-    recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
+    fetches, measured = trainer.auto.training.fetches, 0
+    trainer.auto.loaders.change(iterator)
+    fetches.set_iterator(trainer.auto.loaders._current, True)
     waited = CoreWait()
     for _ in range(500):
-        measured += recorder.skips_left == 0
+        measured += fetches.skips_left == 0
         with trainer.auto.loader:
             next(iterator)
         assert type(iterator._dataset_fetcher) is kind
@@ -36,7 +37,7 @@ def test_quick_loader_is_sampled(trainer):
     assert 0 < found["wait_ns"] <= trainer.snapshot().totals[page.PHASES.index("loader")]
     reasons = sum(found[f"wait_{why}_ns"] for why in ("storage", "decode", "collate"))
     # The last skipped batches have no reasons, nor has the wait for a core between two of them.
-    without_ns = recorder.skipped_ns + 1e9 * waited.seconds()
+    without_ns = fetches.skipped_ns + 1e9 * waited.seconds()
     assert 0.9 * found["wait_ns"] - without_ns < reasons <= found["wait_ns"]
 
 
@@ -44,33 +45,36 @@ def test_short_epochs_are_sampled_evenly(trainer, monkeypatch):
     """The first or every n-th batch of an epoch is measured no more often than the others."""
     monkeypatch.setattr(loader_stats, "VERY_QUICK_NS", 1 << 60)
     monkeypatch.setattr(loader_stats, "QUICK_NS", 1 << 60)
-    loader, recorder, measured = DataLoader(range(12)), trainer.session.recorder, []
+    loader, fetches, measured = DataLoader(range(12)), trainer.auto.training.fetches, []
     for _ in range(61):
         iterator = iter(loader)
-        recorder.iterator = trainer.auto.loaders.change(iterator) or trainer.auto.loaders._current
+        trainer.auto.loaders.change(iterator)
+        fetches.set_iterator(trainer.auto.loaders._current, True)
         for at in range(12):
-            measured += [at] * (recorder.skips_left == 0)
+            measured += [at] * (fetches.skips_left == 0)
             with trainer.auto.loader:
                 next(iterator)
     assert len(measured) == 12 and sorted(measured) == list(range(12))
-    assert recorder.skips_left == 0 < recorder.skipped_ns
+    assert fetches.skips_left == 0 < fetches.skipped_ns
     # The first batch of another loader is measured.
     trainer.auto.loaders.change(iter(DataLoader(range(3))))
-    assert recorder.sampling and recorder.skips_left == recorder.skipped_ns == 0
+    assert fetches.sampling and fetches.skips_left == fetches.skipped_ns == 0
 
 
 def test_nested_fetch_is_not_counted(trainer):
-    other, found = iter(DataLoader(range(3))), loader_stats.LoaderStats(trainer.session.recorder)
-    recorder = trainer.session.recorder
+    fetches, other = trainer.auto.training.fetches, iter(DataLoader(range(3)))
+    found = loader_stats.LoaderStats(trainer.session.recorder, fetches)
     trainer.auto.loaders.change(other)
-    recorder.iterator, recorder.skips_left = trainer.auto.loaders._current, 5
+    fetches.set_iterator(trainer.auto.loaders._current, True)
+    fetches.set_sampling(True, False)
+    fetches.measured(other, 5)
     found.batch_skipped(trainer, 7)
-    assert (recorder.skips_left, recorder.skipped_ns) == (5, 0)
+    assert (fetches.skips_left, fetches.skipped_ns) == (5, 0)
     found.batch_skipped(other, 9)
-    assert (recorder.skips_left, recorder.skipped_ns) == (4, 9)
+    assert (fetches.skips_left, fetches.skipped_ns) == (4, 9)
     # A slow skipped batch has no reason, and the next one is measured.
     found.batch_skipped(other, loader_stats.QUICK_NS)
-    assert (recorder.skips_left, recorder.skipped_ns) == (0, 9)
+    assert (fetches.skips_left, fetches.skipped_ns) == (0, 9)
     words = trainer.snapshot().loader
     assert (words["batches"], words["wait_ns"]) == (3, 7 + 9 + loader_stats.QUICK_NS)
 

@@ -187,7 +187,7 @@ def test_next_look_costs_at_most_half_the_budget(machine):
 def test_cost_is_counted_apart_from_the_budgets(machine):
     one = machine()
     one.round()
-    before, counted_ns = one.session.recorder.extra_cost_ns, one.auto.budget.counted_ns
+    before, counted_ns = one.session.recorder.costs.extra_ns, one.auto.budget.counted_ns
     one.cost_ns = 2 * S
     one.round(61)
     one.steps(2)
@@ -197,7 +197,7 @@ def test_cost_is_counted_apart_from_the_budgets(machine):
     # The budget's next check neither counts it again nor leaves out its own cost.
     one.finish()
     one.steps(3 * CHECK_STEPS)
-    assert 2 * S <= one.session.recorder.extra_cost_ns - before < 2.2 * S
+    assert 2 * S <= one.session.recorder.costs.extra_ns - before < 2.2 * S
     assert one.auto.budget.counted_ns == pytest.approx(one.session.recorder.words[page.W_COST], abs=1e7)
 
 
@@ -221,7 +221,7 @@ def test_a_step_is_traced_while_phases_are_off(machine):
     before = one.snapshot().totals
     while "start" not in one.calls:
         one.steps(1)
-    assert one.session.recorder.routine is False
+    assert one.auto.training.routine is False
     one.steps(1)
     assert "stop" in one.calls
     assert sum(one.snapshot().totals[1:]) == sum(before[1:])

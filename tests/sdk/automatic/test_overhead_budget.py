@@ -26,7 +26,7 @@ def loop(steps):
     for i in range(steps):
         phase(auto.loader, LOADER)
         phase(auto.forward, FORWARD)
-        recorder.batch_samples += 1
+        auto.training.fetches.add_samples(1)
         auto.optimizer_begins(optimizer)
         auto.optimizer_ends(optimizer)
 def train_until_off():
@@ -254,20 +254,20 @@ def theirs():
     spin(THEIRS)
 def slow():
     raise AssertionError("the case is common")
-timed = hook(ZERO_GRAD, auto.forward, theirs, slow, lambda: spin(OURS) or True)
+timed = hook(ZERO_GRAD, auto.training, auto.forward, theirs, slow, lambda: spin(OURS) or True)
 if compiled:
     loop(3)
     auto.open_step()
     found = []
     for measuring in (True, False):
-        recorder.measuring = measuring
+        recorder.costs.measure(measuring)
         costs = []
         for _ in range(5):  # The least of them: the process may lose its core in between.
-            recorder.own_ns = 0
+            recorder.costs.measure(measuring)
             timed()
-            costs.append(recorder.own_ns)
+            costs.append(recorder.costs.own_ns)
         found.append(min(costs) if measuring else max(costs))
-    recorder.measuring = False
+    recorder.costs.measure(False)
     emit(found)
 else:
     emit(None)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from goodput.nccl.library import library
+from goodput.sdk.automatic import gaps, training_state
 from goodput.sdk.recorder import collectives, step_clock
 
 # Used inside the Python classes only.
 PRIVATE = {
-    "Clock": {"child_ns", "stack", "unwind"},
+    "Clock": {"child_ns", "count_open", "stack", "unwind"},
     "Records": {"call"},
 }
 has_compiler = shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -36,6 +37,10 @@ def public(made) -> set[str]:
     ("name", "twin"),
     [
         ("Clock", step_clock.Clock()),
+        ("TrainingState", training_state.PythonTrainingState(step_clock.Clock())),
+        ("Costs", step_clock.Costs()),
+        ("Gaps", gaps.PythonGaps()),
+        ("FetchState", training_state.PythonFetchState()),
         ("Phase", step_clock.Phase),
         ("Records", collectives.PythonRecords),
     ],

@@ -74,7 +74,7 @@ def interrupted_everywhere(call, prepare, exception: type[BaseException]):
 def prepare(tmp_path):
     def made(n: int) -> Session:
         session = Session(environ={"GOODPUT_DIR": str(tmp_path / str(n))})
-        session.recorder.step_cost_ns = 1  # It is not measured: that would be thousands of lines.
+        session.recorder.costs.calibrate(1, 1, 0)  # It is not measured: that would be thousands of lines.
         return session
 
     return made

@@ -35,14 +35,14 @@ def begin(auto, saved) -> Checkpoint | None:
     enough = max(trained_numbers(auto) / 2, 1)
     if not recorder.is_recording or numbers_in(saved, enough) < enough:
         return None
-    running = recorder.step_start_ns and recorder.trained
+    running = recorder.step_start_ns and auto.training.trained
     return Checkpoint(recorder, auto.checkpoint, recorder.step_next - (not running), wait=False)
 
 
 def trained_numbers(auto) -> int:
     """How many numbers the anchor trains, 0 if that is unknown."""
     try:
-        anchor = auto.recorder.anchor()
+        anchor = auto.training.anchor()
         groups = [{"params": anchor.parameters()}] if auto.by_hand else anchor.param_groups
         return sum(p.numel() for group in groups for p in group["params"])
     except Exception as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from itertools import islice
 
+from goodput.sdk.automatic.training_state import dead_reference
 from goodput.user_exceptions import reraise_from_handler
 
 OPTIMIZERS_MAX = 16
@@ -21,15 +22,11 @@ PARAMETERS_MAX = 4  # of an optimizer whose versions are compared
 HELD_MAX = 3  # ends that are held back; at one more, all are confirmed
 
 
-def dead_reference() -> None:
-    """Stands for a weak reference to an object that is gone."""
-
-
 class CompiledOptimizers:
     """The optimizers that were created, the last OPTIMIZERS_MAX of them, held weakly."""
 
     def __init__(self, auto):
-        self.auto, self.recorder = auto, auto.recorder
+        self.auto, self.recorder, self.training = auto, auto.recorder, auto.training
         self._references: list = []
         self._versions: dict[int, list[int]] = {}
         self._steps = 0  # at the last poll
@@ -42,19 +39,19 @@ class CompiledOptimizers:
         self._versions.pop(id(optimizer), None)  # of an optimizer that is gone and had the same id
         self._references = [ref for ref in self._references if ref() is not None][1 - OPTIMIZERS_MAX :]
         self._references.append(weakref.ref(optimizer))
-        self.recorder.unhooked_steps = not self.recorder.optimizer_steps
+        self.training.set_unhooked_steps(not self.training.optimizer_steps)
 
     def poll(self) -> None:
         """Report the steps since the last poll."""
-        recorder = self.recorder
-        if recorder.optimizer_steps:
-            recorder.unhooked_steps = False
+        recorder, training = self.recorder, self.training
+        if training.optimizer_steps:
+            training.set_unhooked_steps(False)
             return
         changed = [optimizer for optimizer in self._optimizers() if self._has_changed(optimizer)]
         has_ended, self._steps = recorder.steps != self._steps, recorder.steps
-        if not changed or recorder.optimizer_depth:
+        if not changed or training.optimizer_depth:
             return
-        has_trained, self._passes = recorder.micro_batches != self._passes, recorder.micro_batches
+        has_trained, self._passes = training.micro_batches != self._passes, training.micro_batches
         if has_trained and not has_ended:
             self._has_guessed = True
             for optimizer in changed:
@@ -78,15 +75,15 @@ class CompiledOptimizers:
     def discard(self) -> None:
         """A hook was called, so that there is no need for guesses: those that are not confirmed were none."""
         if self._has_guessed:
-            self.recorder.batch_samples += sum(samples for _, samples, _ in self.held)
+            self.training.fetches.add_samples(sum(samples for _, samples, _ in self.held))
             self.forget()
-            self.recorder.anchor = dead_reference
+            self.training.set_anchor(dead_reference)
 
     def forget(self) -> None:
         self.held, self.is_confirmed, self._has_guessed = [], False, False
 
     def _begin(self) -> None:
-        self.recorder.unhooked_steps = not self.recorder.optimizer_steps
+        self.training.set_unhooked_steps(not self.training.optimizer_steps)
         for optimizer in self._optimizers():
             if id(optimizer) not in self._versions:
                 self._has_changed(optimizer)

@@ -101,7 +101,7 @@ class DeepLook:
             self._write()
             return
         self.wanted = self.auto.needs_after_step = True
-        self.recorder.routine = False
+        self.auto.training.set_routine(False)
 
     def after_step(self) -> None:
         """Begin the look that is due, or end the one that runs."""
@@ -125,7 +125,7 @@ class DeepLook:
         """Call `act` outside of steps: the step that has just begun begins when it returns."""
         auto, recorder, began_ns = self.auto, self.recorder, perf_counter_ns()
         recorder.abandon_step()
-        recorder.began = 0
+        auto.training.step_dropped()
         try:
             with self.session.phases.define("deep_look", "unattributed"):
                 act()
@@ -246,7 +246,7 @@ class DeepLook:
         """Count a cost, apart from the one that the budget measures."""
         self.cost_ns += ns
         self.this_cost_ns += ns
-        self.recorder.extra_cost_ns += ns
+        self.recorder.costs.add(ns)
         self.auto.budget.counted_ns += ns
 
     # -- results

@@ -69,7 +69,7 @@ class Generations:
         self.current.grow(before, continues)
         if self.is_rollout():
             self.auto.start_rollout()
-        elif not self.recorder.evaluating:
+        elif not self.auto.training.evaluating:
             self.auto.start_evaluation()
 
     def trains_on(self, rows: int, length: int) -> None:
@@ -113,4 +113,4 @@ class Generations:
 
     def _watch_next_call(self) -> None:
         """A compiled hook would not look at the next training call."""
-        self.auto.needs_after_step, self.recorder.routine = True, False
+        self.auto.call_after_step()

@@ -3,7 +3,7 @@
 Dynamo can trace a Python function and not a compiled hook. So each hook also has a traceable Python function, which
 calls the hook or, under tracing, the original; it replaces the hook before a compiler traces for the first time.
 
-    replacement = hook(BACKWARD, phase, function, slow, test=grad_is_on, gap=word)
+    replacement = hook(BACKWARD, training, phase, function, slow, test=grad_is_on, gap=word)
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 
 from goodput.rank_page import page
-from goodput.sdk.automatic import step_detection
 from goodput.sdk.automatic.loader_stats import QUICK_NS, W
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
@@ -28,9 +27,6 @@ if compiled:
     from goodput.sdk.recorder._fast import Hook, set_constants
 
     set_constants(
-        nothing=step_detection.NOTHING,
-        after_forward=step_detection.FORWARD,
-        after_backward=step_detection.BACKWARD,
         check_steps=CHECK_STEPS,
         quick_ns=QUICK_NS,
         word_batches=W["batches"],
@@ -42,21 +38,21 @@ if compiled:
     )
 
 
-def hook(kind: str, phase, function, slow, test=None, gap: int = -1):
+def hook(kind: str, training, phase, function, slow, test=None, gap: int = -1):
     """The replacement of `function`. The case is common only if `test()` returns true.
 
     `slow` is the Python hook. `gap` is the word that the time before the phase may be charged to, -1 for none.
     """
     if not compiled:
         return slow
-    made = Hook(kind, phase, function, slow, test, gap)
+    made = Hook(kind, training, phase, function, slow, test, gap)
     return made if kind == FORWARD else functools.update_wrapper(made, function)
 
 
 def install_hook(auto, torch, owner, name: str, kind: str, phase, slow, gap: int) -> None:
     """Replace `owner.name` by a hook, and by a traceable function before a compiler traces for the first time."""
     original, is_compiling = getattr(owner, name), torch.compiler.is_dynamo_compiling
-    fast = hook(kind, phase, original, functools.update_wrapper(slow, original), gap=gap)
+    fast = hook(kind, auto.training, phase, original, functools.update_wrapper(slow, original), gap=gap)
 
     @functools.wraps(original)
     def traceable(*args, **kwargs):

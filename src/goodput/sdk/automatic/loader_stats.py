@@ -65,8 +65,8 @@ class IteratorStats:
 class LoaderStats:
     """The loaders of one process."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
+    def __init__(self, recorder, fetches):
+        self.recorder, self.fetches = recorder, fetches
         self.entries: list[Entry] = []
         self.numbers = 0
         self.main: Entry | None = None
@@ -184,20 +184,14 @@ class LoaderStats:
 
         An iterator of the same loader continues its count of skipped batches, since epochs may be short.
         """
-        recorder, entry = self.recorder, None if watched is None or watched.workers else watched.entry
-        if entry is None or self.sampled is None or not entry.is_of(self.sampled):
-            recorder.skips_left = recorder.skipped_ns = 0
-        recorder.sampling, self.sampled = entry is not None, entry
+        entry = None if watched is None or watched.workers else watched.entry
+        continues = entry is not None and self.sampled is not None and entry.is_of(self.sampled)
+        self.fetches.set_sampling(entry is not None, continues)
+        self.sampled = entry
 
     def batch_skipped(self, iterator, ns: int) -> None:
         """A batch was fetched in `ns` without measuring the reasons."""
-        recorder = self.recorder
-        if recorder.skips_left > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
-            recorder.skips_left -= 1
-            if ns < QUICK_NS:
-                recorder.skipped_ns += ns
-            else:
-                recorder.skips_left = 0  # A slow batch of unknown cause: measure the next one.
+        self.fetches.skipped(iterator, ns, ns < QUICK_NS)
         words = self.recorder.words
         words[_BATCHES] += 1
         words[_INSIDE] += 1
@@ -213,16 +207,12 @@ class LoaderStats:
 
         Its reasons also stand for the batches skipped before it, if it is a quick one as they were.
         """
-        recorder = self.recorder
-        words, took_ns = recorder.words, max(now_ns - began[0], 1)
-        covered_ns = took_ns
+        words, took_ns = self.recorder.words, max(now_ns - began[0], 1)
+        is_quick = took_ns < QUICK_NS
         # Only batches of the training iterator are skipped.
-        if recorder.sampling and recorder.iterator is not None and recorder.iterator() is iterator:
-            skipped_ns, recorder.skipped_ns = recorder.skipped_ns, 0
-            recorder.skips_left = 0
-            if took_ns < QUICK_NS:
-                recorder.skips_left = MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS
-                covered_ns += skipped_ns
+        skips = (MANY_SKIPS if took_ns < VERY_QUICK_NS else SKIPS) if is_quick else 0
+        skipped_ns = self.fetches.measured(iterator, skips)
+        covered_ns = took_ns + (skipped_ns if is_quick else 0)
         dataset_ns = (marked[0] - began[0]) * covered_ns // took_ns
         decode_ns = (marked[1] - began[1]) * covered_ns // took_ns
         if decode_ns > dataset_ns:

@@ -70,7 +70,7 @@ class Budget:
         done = max(recorder.steps - self.last_steps, 1)
         device_total_ns = getattr(recorder.device, "cost_ns", 0)
         device_ns = max(device_total_ns - self.last_device_ns, 0)
-        self.costs_ns.append(max(recorder.own_ns, 0))
+        self.costs_ns.append(recorder.costs.own_ns)
         cost_ns = median(self.costs_ns)
         self._count_cost(round(cost_ns * done) + device_ns)
         self.count_unmeasured()
@@ -91,13 +91,13 @@ class Budget:
         self.words = recorder.words  # Last: after an interrupt before it all of this is done again.
 
     def _measure_one(self) -> None:
-        self.recorder.own_ns, self.recorder.measuring = 0, True
+        self.recorder.costs.measure(True)
 
     def _count_cost(self, cost_ns: int) -> None:
         """Add to the page's cost what the known costs of phases and steps do not cover."""
         recorder = self.recorder
         extra_ns = max(cost_ns - (recorder.words[page.W_COST] - self.counted_ns), 0)
-        recorder.extra_cost_ns += extra_ns
+        recorder.costs.add(extra_ns)
         self.counted_ns = recorder.words[page.W_COST] + extra_ns
 
     def count_unmeasured(self) -> None:
@@ -110,14 +110,15 @@ class Budget:
     def _judge(self, cost_ns: float, device_ns: float, step_ns: float) -> None:
         """A step of `step_ns` costs `cost_ns`, besides `device_ns` for the device clock: switch what does not fit."""
         recorder, most_ns = self.recorder, self.share * step_ns
-        if recorder.depth or not recorder.began:
+        if recorder.depth or not self.auto.training.began:
             return  # Phases are switched between steps only, and none may be open.
         if recorder.phases_off:
             if self.phases_ns <= most_ns * RETURN_SHARE:
                 self.switch_phases(True)
         elif cost_ns + device_ns > most_ns:
             if recorder.device is not None:
-                self.parked, self.device_ns, recorder.device = recorder.device, device_ns, None
+                self.parked, self.device_ns = recorder.device, device_ns
+                recorder.set_device(None)
                 self.costs_ns.clear()
             else:
                 self.phases_ns = cost_ns
@@ -128,7 +129,8 @@ class Budget:
                     is_error=False,
                 )
         elif self.parked is not None and cost_ns + self.device_ns <= most_ns * RETURN_SHARE:
-            recorder.device, self.parked = recorder.device or self.parked, None
+            recorder.set_device(recorder.device or self.parked)
+            self.parked = None
             self.last_device_ns = getattr(recorder.device, "cost_ns", 0)
             self.costs_ns.clear()
 

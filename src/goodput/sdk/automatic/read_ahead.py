@@ -38,8 +38,8 @@ class Batches:
 class ReadAhead:
     """The batches of one page. `fetched` is called by the threads that fetch, all else by the step thread."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
+    def __init__(self, recorder, training):
+        self.recorder, self.training = recorder, training
         self._by_loader: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._words = None  # of the page in which batches are counted
         self._early: list[tuple] = []
@@ -52,7 +52,8 @@ class ReadAhead:
                 self._early.append((get_ident(), now_ns, weakref.ref(loader)))
         elif recorder.state == State.RECORDING:
             self._add(loader, now_ns)
-            recorder.read_ahead, recorder.batch_word = True, 0
+            self.training.fetches.set_read_ahead(True)
+            self.training.gaps.set_batch_word(0)
 
     def thread_changed(self, before: int) -> None:
         """The calling thread is the step thread instead of `before`."""
@@ -63,13 +64,14 @@ class ReadAhead:
             loader = reference()
             if thread == before and loader is not None:
                 self._add(loader, now_ns)
-        self.recorder.read_ahead |= bool(early)
+        if early:
+            self.training.fetches.set_read_ahead(True)
 
     def arrived_ns(self) -> int:
         """When the batches of the next backward pass were there; 0 if that is not known."""
         if self._words is not self.recorder.words:
             return 0
-        number = self.recorder.micro_batches + 1
+        number = self.training.micro_batches + 1
         return max((batches.arrived_ns(number) for batches in tuple(self._by_loader.values())), default=0)
 
     def _add(self, loader, now_ns: int) -> None:

@@ -24,11 +24,12 @@ from typing import Any
 
 from goodput.defaults import BEFORE_FORWARD, ESTIMATED_OPTIMIZER, FLOPS_NOT_SEEN
 from goodput.rank_page import page
-from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers, dead_reference
+from goodput.sdk.automatic.compiled_optimizer import CompiledOptimizers
 from goodput.sdk.automatic.generation import Generations
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
 from goodput.sdk.automatic.patch import Patches
 from goodput.sdk.automatic.read_ahead import ReadAhead
+from goodput.sdk.automatic.training_state import BACKWARD, FORWARD, TrainingState, dead_reference
 from goodput.sdk.automatic.training_thread import TrainingThread
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, checked_int
@@ -36,9 +37,6 @@ from goodput.user_exceptions import reraise_from_handler
 
 GENERATES_STEPS_MAX = 64  # between two generations, above which they are samples to look at, not rollouts
 OTHERS_MAX = 16  # steps of another optimizer without one of the anchor's, after which it becomes the anchor
-# The last training call of the step, which decides where the time until the next one belongs: after a forward pass it
-# is the loss, after a backward pass the clipping of gradients.
-NOTHING, FORWARD, BACKWARD = 0, 1, 2
 
 
 def warn_on_error(method):
@@ -61,19 +59,15 @@ class Automatic:
     stepping    whether steps are detected here; False once the user bounds them with goodput.step or goodput.steps
     trainer_counts  whether steps end where the trainer of a framework counts one, not where the anchor has stepped
 
-    On the recorder, where the compiled hooks read it:
-    began       start of the step that was begun here, 0 if none is running
-    evaluating  whether the phase `evaluation` or `rollout` is open
-    inside      whether a root module's forward or a backward pass is running; calls inside it are part of it
-    trained     whether the running step has trained
-    fetched     whether a batch of the training loader was fetched in this step
-    after       the last training call: NOTHING, FORWARD or BACKWARD
-    anchor      weak reference to the optimizer that bounds steps, or to the module of a loop without one
-    routine     whether the end of the step needs no Python code
+    training        what is known of the running step, which the compiled hooks read and change: training_state.py
     """
 
     def __init__(self, session, phase):
         self.session, self.recorder, self.patches = session, session.recorder, Patches()
+        self.training = self.recorder.training or TrainingState(self.recorder)
+        self.training.installed()
+        self.recorder.set_training(self.training)
+        self.gaps = self.training.gaps
         session.declare(flops_unknown=FLOPS_NOT_SEEN)
         self.loader, self.h2d, self.forward = phase("loader"), phase("h2d"), phase("forward")
         self.backward, self.optimizer = phase("backward"), phase("optimizer")
@@ -91,7 +85,6 @@ class Automatic:
         self.stepping, self.trainer_counts, self.skipped_steps = True, False, 0
         # An optimizer besides the anchor, its steps since the anchor's last one, and recorder.steps at that time.
         self.other, self.others, self.others_at = dead_reference, 0, 0
-        self.recorder.anchor, self.recorder.optimizer_steps = dead_reference, 0
         self.progress = None  # trainer_progress.TrainerProgress, if the trainer of a framework runs
         self.loaders = None  # frameworks.torch.loader.Loaders
         self.roots = None  # frameworks.torch.forward.RootModules
@@ -118,7 +111,7 @@ class Automatic:
         self.at_end: list = []  # called when the page has its end
         self.before_compiler: list = []  # called once before a compiler traces for the first time
         self.compiled_optimizers = CompiledOptimizers(self)
-        self.training_thread, self.read_ahead = TrainingThread(self), ReadAhead(self.recorder)
+        self.training_thread, self.read_ahead = TrainingThread(self), ReadAhead(self.recorder, self.training)
         self.gradients: Any = None  # frameworks.torch.updates.GradientUse, if backward passes are measured
         self.budget = Budget(self, budget_share(session.environ, session.warn))
         self.last_check_step = 0
@@ -163,7 +156,7 @@ class Automatic:
                 self.recorder.device(word)
         except Exception as error:
             reraise_from_handler(error)
-            self.recorder.device = None
+            self.recorder.set_device(None)
 
     # -- steps
 
@@ -175,9 +168,9 @@ class Automatic:
             return
         began = recorder.end_gap(perf_counter_ns())
         if recorder.begin_step(began, None, 0):
-            recorder.began = began
+            self.training.step_began(began)
         if self.gradients is not None and self.gradients.watches:
-            recorder.unhooked_steps = True  # Else a compiled hook would not call the watch.
+            self.training.set_unhooked_steps(True)  # Else a compiled hook would not call the watch.
 
     @warn_on_error
     def leave_step(self) -> None:
@@ -187,16 +180,16 @@ class Automatic:
         if self.generations.left_ns:
             self.stop_evaluation()
         self.end_step_by_hand()
-        if not self.recorder.trained:
+        if not self.training.trained:
             self._abandon_step()
 
     def _abandon_step(self) -> None:
         """Drop the running step if it was begun here."""
-        recorder = self.recorder
+        recorder, training = self.recorder, self.training
         self.compiled_optimizers.confirm()
-        if recorder.began and recorder.is_running(recorder.began):
+        if training.began and recorder.is_running(training.began):
             recorder.abandon_step()
-        recorder.began = 0
+        training.step_dropped()
 
     @warn_on_error
     def optimizer_stepped(self, optimizer, is_guess: bool = False) -> None:
@@ -209,7 +202,7 @@ class Automatic:
         if not is_guess:
             self.compiled_optimizers.discard()
         recorder = self.recorder
-        anchor = recorder.anchor()
+        anchor = self.training.anchor()
         if anchor is not optimizer:
             # Only one other optimizer is counted: where each parameter has its own, none of them steps twice.
             if self.others_at != recorder.steps or self.other() is None:
@@ -217,19 +210,21 @@ class Automatic:
             self.others += self.other() is optimizer
             if anchor is not None and self.others < OTHERS_MAX:
                 return
-            recorder.anchor, self.needs_after_step = weakref.ref(optimizer), True
+            self.training.set_anchor(weakref.ref(optimizer))
+            self.needs_after_step = True
         if recorder.thread == get_ident() or recorder.adopt():
             self.compiled_optimizers.step_ended() if is_guess else self.end_step()
 
     def hold_step(self) -> None:
         """The running step may have ended here: keep what `record_steps` needs, and go on as at a step's end."""
-        recorder = self.recorder
-        began, samples = recorder.step_start_ns if self.stepping else recorder.began, recorder.batch_samples
-        recorder.trained = recorder.fetched = False
-        recorder.after = NOTHING
+        recorder, training = self.recorder, self.training
+        began = recorder.step_start_ns if self.stepping else training.began
+        training.step_ended()
         if not began or not recorder.is_running(began):
             return self.open_step()
-        recorder.began, recorder.batch_samples, recorder.batch_gap = began, 0, True
+        training.step_began(began)
+        samples = training.fetches.take_samples()
+        self.gaps.step_ended()
         if not self.compiled_optimizers.held:
             self._attempt_each(self.first_step_held)
         self.compiled_optimizers.held.append(recorder.hold_step(samples if samples < SAMPLES_MAX else 0))
@@ -237,32 +232,31 @@ class Automatic:
 
     def record_steps(self, held: list[tuple]) -> None:
         """Record steps that ended earlier, the first of which began where the running one did."""
-        recorder = self.recorder
-        if not recorder.began or not recorder.is_running(recorder.began):
+        recorder, training = self.recorder, self.training
+        if not training.began or not recorder.is_running(training.began):
             return
         if self.before_first_step:
             self.set_up(self.before_first_step)
             self.before_first_step.clear()
-        recorder.began = recorder.record_steps(held)
+        training.step_began(recorder.record_steps(held))
         recorder.step_ended()
 
     def end_step(self) -> None:
         """End the running step and begin the next one."""
-        recorder = self.recorder
+        recorder, training = self.recorder, self.training
         # A signal handler may have interrupted open_step between begin_step and the assignment of `began`.
-        began = recorder.step_start_ns if self.stepping else recorder.began
-        recorder.began, samples = began, recorder.batch_samples
-        recorder.trained = recorder.fetched = False
-        recorder.after = NOTHING
+        began = recorder.step_start_ns if self.stepping else training.began
+        training.step_began(began)
+        training.step_ended()
         if not began or recorder.step_start_ns != began:
-            recorder.began = 0
+            training.step_dropped()
             return self.open_step()
         if self.before_first_step:
             self.set_up(self.before_first_step)
             self.before_first_step.clear()
-        recorder.batch_samples = 0
-        recorder.began = recorder.next_step(samples if samples < SAMPLES_MAX else 0)
-        recorder.batch_gap = True
+        samples = training.fetches.take_samples()
+        training.step_began(recorder.next_step(samples if samples < SAMPLES_MAX else 0))
+        self.gaps.step_ended()
         recorder.step_ended()
         if not 0 <= recorder.steps - self.last_check_step < CHECK_STEPS:
             self.last_check_step = recorder.steps
@@ -270,7 +264,12 @@ class Automatic:
         if self.needs_after_step:
             self.needs_after_step = False
             self._attempt_each(self.after_step)
-        recorder.routine = not self.needs_after_step and not self.trainer_counts
+        training.set_routine(not self.needs_after_step and not self.trainer_counts)
+
+    def call_after_step(self) -> None:
+        """The next step's end is not routine: call `after_step`."""
+        self.needs_after_step = True
+        self.training.set_routine(False)
 
     @warn_on_error
     def update_begins(self) -> int:
@@ -280,11 +279,11 @@ class Automatic:
 
         What ran since the backward pass is work on gradients, or the making of a batch, as before an optimizer's step.
         """
-        recorder = self.recorder
-        is_outside = not (recorder.evaluating or recorder.inside or recorder.depth or recorder.phases_off)
-        if recorder.thread != get_ident() or recorder.after != BACKWARD or not is_outside:
+        recorder, training = self.recorder, self.training
+        is_outside = not (training.evaluating or training.inside or recorder.depth or recorder.phases_off)
+        if recorder.thread != get_ident() or training.after != BACKWARD or not is_outside:
             return 0
-        recorder.gap = self.optimizer_word
+        self.gaps.claim(self.optimizer_word)
         self.optimizer.run(int)
         return recorder.last_ns
 
@@ -298,8 +297,8 @@ class Automatic:
         if ESTIMATED_OPTIMIZER in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
             recorder.charge_last(phases.define(ESTIMATED_OPTIMIZER, "productive").total)
         if not self.update_seen:
-            self.update_seen = self.needs_after_step = True
-            recorder.routine = False
+            self.update_seen = True
+            self.call_after_step()
 
     def judge_loader(self) -> None:
         """Decide whether the time before a forward pass has a phase of its own.
@@ -309,31 +308,30 @@ class Automatic:
         """
         recorder = self.recorder
         is_blind = (self.device_used and recorder.device is None) or (self.by_hand and not self.update_seen)
-        is_known = recorder.words is None or recorder.words[self.loader.total] or recorder.read_ahead
+        is_known = (
+            recorder.words is None or recorder.words[self.loader.total] or self.training.fetches.read_ahead
+        )
         if is_known or is_blind:
-            recorder.batch_word = 0
-        elif not recorder.batch_word and recorder.thread == get_ident():
+            self.gaps.set_batch_word(0)
+        elif not self.gaps.batch_word and recorder.thread == get_ident():
             phases = self.session.phases
             if BEFORE_FORWARD in phases.by_name or len(phases.states) < page.USER_PHASES_MAX:
-                recorder.batch_word = phases.define(BEFORE_FORWARD, "unattributed").total
+                self.gaps.set_batch_word(phases.define(BEFORE_FORWARD, "unattributed").total)
 
     def claim_batch(self) -> bool:
         """The time since the last boundary may be the making of a batch, if nothing contradicts it."""
         recorder = self.recorder
-        if recorder.read_ahead and not (recorder.depth or recorder.phases_off):
+        if self.training.fetches.read_ahead and not (recorder.depth or recorder.phases_off):
             recorder.charge_until(self.loader.total, min(self.read_ahead.arrived_ns(), perf_counter_ns()))
-        if not recorder.batch_gap or not recorder.batch_word:
-            return False
-        recorder.gap = recorder.batch_word
-        return True
+        return self.gaps.claim_batch()
 
     def claim_before_zero_grad(self) -> None:
         """Gradients are cleared: decide what the time since the last boundary is."""
-        recorder = self.recorder
-        if recorder.after == BACKWARD:
-            recorder.gap = self.optimizer_word
-        elif not self.claim_batch() and recorder.after == FORWARD:
-            recorder.gap = self.forward_word  # The loss.
+        after = self.training.after
+        if after == BACKWARD:
+            self.gaps.claim(self.optimizer_word)
+        elif not self.claim_batch() and after == FORWARD:
+            self.gaps.claim(self.forward_word)  # The loss.
 
     def begin_by_hand(self) -> None:
         """A loop trains without an optimizer: the next training call may open the page."""
@@ -352,12 +350,12 @@ class Automatic:
 
     def has_gradients(self) -> bool:
         """Whether a loop without an optimizer has computed gradients since its last step ended."""
-        return self.by_hand and self.recorder.micro_batches != self.used_passes
+        return self.by_hand and self.training.micro_batches != self.used_passes
 
     def end_step_by_hand(self) -> None:
         """End the step of a loop without an optimizer, after its last backward pass."""
         if self.has_gradients():
-            self.used_passes = self.recorder.micro_batches
+            self.used_passes = self.training.micro_batches
             self.end_step()
 
     @warn_on_error
@@ -374,7 +372,7 @@ class Automatic:
             words[word] = words[word] + number if add else number
 
     def count_all(self) -> None:
-        self.count("micro_batches", self.recorder.micro_batches)
+        self.count("micro_batches", self.training.micro_batches)
         self.count("skipped_steps", self.skipped_steps)
 
     def attempt(self, function, *args):
@@ -395,8 +393,9 @@ class Automatic:
         recorder = self.recorder
         is_measured = recorder.thread == get_ident() and not recorder.phases_off
         if is_measured:
-            is_batch = recorder.gap == recorder.batch_word and not recorder.depth
-            recorder.charge_last(recorder.batch_word if is_batch else recorder.current)
+            batch_word = self.gaps.batch_word
+            is_batch = self.gaps.claimed == batch_word and not recorder.depth
+            recorder.charge_last(batch_word if is_batch else recorder.current)
         self._attempt_each(functions, *args)
         if is_measured:
             recorder.charge_last(self.compile.total)
@@ -408,7 +407,8 @@ class Automatic:
         recorder = self.recorder
         if index is None or recorder.thread != get_ident() or recorder.steps or recorder.step_next > index:
             return
-        if recorder.began and recorder.is_running(recorder.began):
+        began = self.training.began
+        if began and recorder.is_running(began):
             recorder.renumber(index)
         else:
             self.session.resume(index)
@@ -419,12 +419,13 @@ class Automatic:
             self.stepping = False
             self._stop_measuring()
             self._abandon_step()
-            self.recorder.routine, self.needs_after_step = False, True
+            self.call_after_step()
 
     def use_trainers_steps(self) -> None:
         """The trainer of a framework calls `end_step` from now on."""
         # Not routine, so that compiled hooks end no step either.
-        self.trainer_counts, self.recorder.routine = True, False
+        self.trainer_counts = True
+        self.training.set_routine(False)
         self._abandon_step()
         self.open_step()
 
@@ -449,7 +450,7 @@ class Automatic:
     @warn_on_error
     def training_call(self) -> None:
         """A call that trains: end an evaluation, and begin a step if none is running."""
-        if self.recorder.evaluating:
+        if self.training.evaluating:
             self.stop_evaluation()
         if not self.recorder.step_start_ns:
             self.open_step()
@@ -465,7 +466,7 @@ class Automatic:
     def start_rollout(self) -> None:
         """As for evaluations, for the phase `rollout`. An evaluation turns out to be one if only its first call is over."""
         recorder, self.rollout_step = self.recorder, self.recorder.steps
-        is_first = recorder.evaluating and self.evaluated == 1 and self.open_phase is self.evaluation
+        is_first = self.training.evaluating and self.evaluated == 1 and self.open_phase is self.evaluation
         if is_first and recorder.current == self.evaluation.total and recorder.thread == get_ident():
             recorder.rename(self.rollout)
             self.open_phase = self.rollout
@@ -477,30 +478,29 @@ class Automatic:
         return self.recorder.steps - self.rollout_step <= GENERATES_STEPS_MAX
 
     def _leave_training(self, phase) -> None:
-        recorder = self.recorder
+        recorder, training = self.recorder, self.training
         if recorder.thread != get_ident():
             return
         self.generations.left_ns = 0
-        if recorder.evaluating:
+        if training.evaluating:
             if phase is self.open_phase or (self.progress is not None and self.progress.evaluating):
                 return
             self._close(self.open_phase)
-            recorder.evaluating = False
+            training.evaluation_ended()
         self.cancel_deep_look()
         if recorder.depth:
             return
         self.leave_step()
-        recorder.after = NOTHING
-        recorder.evaluating, self.open_phase, self.evaluated = True, phase, 0
+        training.evaluation_began()
+        self.open_phase, self.evaluated = phase, 0
         phase.__enter__()
 
     @warn_on_error
     def stop_evaluation(self) -> None:
-        recorder = self.recorder
-        if recorder.evaluating and recorder.thread == get_ident():
+        if self.training.evaluating and self.recorder.thread == get_ident():
             self.generations.name_phase()
             self._close(self.open_phase)
-            recorder.evaluating = False
+            self.training.evaluation_ended()
 
     def _close(self, phase) -> None:
         """Exit a phase that may not be the innermost one: an interrupt can have left others open."""
@@ -514,52 +514,49 @@ class Automatic:
     @warn_on_error
     def optimizer_begins(self, optimizer) -> None:
         """Called before `optimizer.step`; nested for an optimizer that wraps another."""
-        recorder = self.recorder
-        if recorder.optimizer_depth and self.is_nested_step():
-            recorder.optimizer_depth += 1
+        recorder, training = self.recorder, self.training
+        if training.optimizer_depth and self.is_nested_step():
+            training.nested_step_began()
             return
         self.close_failed_step()
-        if recorder.evaluating or not recorder.step_start_ns:
+        if training.evaluating or not recorder.step_start_ns:
             self.training_call()
-        recorder.optimizer_depth, recorder.optimizer = 1, weakref.ref(optimizer)
-        if recorder.after == BACKWARD or recorder.batch_gap:
-            recorder.gap = self.optimizer_word
-        recorder.trained = True
+        training.optimizer_began(optimizer)
+        if training.after == BACKWARD or self.gaps.may_be_batch:
+            self.gaps.claim(self.optimizer_word)
         self.optimizer.__enter__()
 
     @warn_on_error
     def optimizer_ends(self, optimizer) -> None:
         """Called after `optimizer.step` returned, on whichever thread."""
-        recorder = self.recorder
-        recorder.optimizer_steps += 1
-        if recorder.thread != get_ident():
+        training = self.training
+        training.optimizer_stepped()
+        if self.recorder.thread != get_ident():
             pass  # Another thread may be inside an optimizer's step.
-        elif recorder.optimizer_depth > 1:
-            recorder.optimizer_depth -= 1
-            if recorder.optimizer() is optimizer:
+        elif training.optimizer_depth > 1:
+            training.nested_step_ended()
+            if training.optimizer() is optimizer:
                 return  # It called the step of its base class.
-        elif recorder.optimizer_depth:
+        elif training.optimizer_depth:
             self.close_failed_step()
         self.optimizer_stepped(optimizer)
 
     @warn_on_error
     def close_failed_step(self) -> None:
         """Close the phase `optimizer` if the last optimizer step raised, since no post hook was called."""
-        recorder = self.recorder
-        if recorder.optimizer_depth:
-            if recorder.thread == get_ident():
+        if self.training.optimizer_depth:
+            if self.recorder.thread == get_ident():
                 self._close(self.optimizer)
-            recorder.optimizer_depth, recorder.optimizer = 0, None
+            self.training.optimizer_ended()
 
     # -- the end
 
     def end(self) -> None:
         """The measurement ends. Forget the training, so that nothing carries over into the next one."""
-        recorder = self.recorder
         if self.deep_look is not None:
             self.deep_look.close()
         self.budget.switch_phases(True)
-        if recorder.unhooked_steps:
+        if self.training.unhooked_steps:
             self.poll_steps()
         self.attempt(self.end_step_by_hand)
         self.attempt(self.compiled_optimizers.confirm)
@@ -568,11 +565,11 @@ class Automatic:
         if self.progress is not None:
             self.progress.end_evaluation()
         self.stop_evaluation()
-        recorder.evaluating = recorder.trained = recorder.fetched = False
-        recorder.began, recorder.anchor, recorder.batch_word = 0, dead_reference, 0
+        self.training.training_ended()
+        self.gaps.set_batch_word(0)
         self.used_passes, self.update_seen = 0, False
         self.generations.forget()
-        self.needs_after_step, recorder.routine = True, False
+        self.call_after_step()
         if self.loaders is not None:
             self.loaders.forget()
 
@@ -587,8 +584,7 @@ class Automatic:
         if recorder.thread == get_ident():
             self.close_failed_step()
             self._abandon_step()
-        recorder.trained = recorder.fetched = recorder.routine = False
-        recorder.began, recorder.after, recorder.iterator = 0, NOTHING, None
-        recorder.batch_word, recorder.read_ahead = 0, False
+        self.training.removed()
+        self.gaps.set_batch_word(0)
         self.removed = True
         self.patches.restore()

@@ -15,7 +15,7 @@ import functools
 import sys
 from _thread import get_ident
 
-from goodput.sdk.automatic.step_detection import dead_reference
+from goodput.sdk.automatic.training_state import dead_reference
 from goodput.sdk.recorder.recorder import State
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
@@ -33,7 +33,8 @@ class TrainerProgress:
     """
 
     def __init__(self, auto):
-        self.auto, self.session, self.recorder = auto, auto.session, auto.recorder
+        self.auto, self.session = auto, auto.session
+        self.recorder, self.training = auto.recorder, auto.training
         self.running, self.done, self.steps, self.evaluating = False, 0, None, False
 
     # -- begin and end
@@ -51,7 +52,7 @@ class TrainerProgress:
         self.auto.cancel_deep_look()
         self.auto.trainer_counts = False
         # That of an earlier training may still be alive.
-        self.recorder.anchor = dead_reference
+        self.training.set_anchor(dead_reference)
         self._resume_after(done - 1, was_aborted)
         self.done, self.steps = done, self.recorder.steps if compared else None
         self.epoch_begins()
@@ -63,14 +64,14 @@ class TrainerProgress:
             self.auto.loaders.forget()
 
     def _resume_after(self, step: int, was_aborted: bool) -> None:
-        recorder = self.recorder
+        recorder, training = self.recorder, self.training
         if recorder.step_next == step + 1:
             return
-        if not recorder.steps and recorder.began and recorder.is_running(recorder.began):
+        if not recorder.steps and training.began and recorder.is_running(training.began):
             recorder.renumber(step)
         elif not recorder.steps or recorder.step_next <= step or (was_aborted and step >= 0):
             self.session.resume(step)
-            recorder.began = 0
+            training.step_dropped()
 
     def end(self) -> None:
         """The training is over and its work is kept; what follows is in no step."""
@@ -100,16 +101,18 @@ class TrainerProgress:
 
     def begin_evaluation(self) -> None:
         """Everything until `end_evaluation` is evaluation."""
-        recorder = self.recorder
-        if self.evaluating or recorder.inside or not self.auto.on_step_thread():
+        training = self.training
+        if self.evaluating or training.inside or not self.auto.on_step_thread():
             return
         self.auto.start_evaluation()
-        if recorder.evaluating:
-            self.evaluating = recorder.inside = True
+        if training.evaluating:
+            self.evaluating = True
+            training.enter_call()
 
     def end_evaluation(self) -> None:
         if self.evaluating:
-            self.evaluating = self.recorder.inside = False
+            self.evaluating = False
+            self.training.leave_call()
             self.auto.stop_evaluation()
 
 

@@ -17,43 +17,43 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from goodput.sdk.automatic.compiled_optimizer import dead_reference
+from goodput.sdk.automatic.training_state import dead_reference
 
 IDLE_STEPS = 2  # of another optimizer than the anchor
 
 
 class TrainingThread:
     def __init__(self, auto):
-        self.auto, self.recorder = auto, auto.recorder
+        self.auto, self.recorder, self.training = auto, auto.recorder, auto.training
         # Of the last calls on another thread: that thread and what the step thread had done by then.
         self._seen: tuple = ()
         self._idle_steps = 0
 
     def claim(self, optimizer=None) -> bool:
         """The calling thread begins a backward pass, or a step of this optimizer: whether it is the step thread now."""
-        recorder = self.recorder
+        recorder, training = self.recorder, self.training
         if not recorder.is_recording:
             return False
         if recorder.thread in sys._current_frames() and not self._may_move(optimizer):
             return False
-        if optimizer is not None and recorder.anchor() is not optimizer:
-            recorder.anchor = dead_reference  # Another training: its own optimizer bounds the steps.
+        if optimizer is not None and training.anchor() is not optimizer:
+            training.set_anchor(dead_reference)  # Another training: its own optimizer bounds the steps.
         self._move()
         return True
 
     def _may_move(self, optimizer) -> bool:
-        recorder, auto = self.recorder, self.auto
-        if recorder.step_start_ns != recorder.began:
+        recorder, training, auto = self.recorder, self.training, self.auto
+        if recorder.step_start_ns != training.began:
             return False  # A step that the user bounds.
         if recorder.steps == auto.steps_before:
-            return not recorder.micro_batches if optimizer is None else not recorder.optimizer_depth
+            return not training.micro_batches if optimizer is None else not training.optimizer_depth
         seen = (get_ident(), recorder.last_ns, recorder.entries, recorder.steps)
-        in_no_phase = recorder.depth == recorder.evaluating
+        in_no_phase = recorder.depth == training.evaluating
         is_idle, self._seen = in_no_phase and seen == self._seen, seen
         if optimizer is None:
             return False
         self._idle_steps = self._idle_steps + 1 if is_idle else 0
-        return is_idle and (recorder.anchor() is optimizer or self._idle_steps >= IDLE_STEPS)
+        return is_idle and (training.anchor() is optimizer or self._idle_steps >= IDLE_STEPS)
 
     def _move(self) -> None:
         recorder, before = self.recorder, self.recorder.thread

@@ -64,7 +64,7 @@ class DeviceClock:
 
     def attach(self) -> None:
         self._open(0)
-        self.recorder.device = self
+        self.recorder.set_device(self)
 
     def __call__(self, word: int) -> None:
         """A boundary: the host charged the time since the last one to the page's word `word`."""
@@ -188,7 +188,7 @@ class DeviceClock:
         if not self._bound and not self._bind():
             self.lacking += 1
             if self.lacking >= BIND_STEPS:
-                self.recorder.device = None
+                self.recorder.set_device(None)
             return
         complete = self.ended + 1 >= self.recorder.steps
         if self.ended + PENDING < self.recorder.steps:
@@ -323,17 +323,18 @@ class DeviceClock:
     def _give_up(self, error: Exception) -> None:
         """Stop for good: readers continue from the last record on the host's clock."""
         recorder = self.recorder
-        recorder.device, self._on, self.error = None, False, f"{type(error).__name__}: {error}"
+        recorder.set_device(None)
+        self._on, self.error = False, f"{type(error).__name__}: {error}"
         recorder.words[page.W_DEVICE_STATE] = _GAVE_UP
-        recorder.words[page.W_DEVICE_WHY] = recorder.device_why = page.DEVICE_WHYS.index("error")
+        recorder.set_device_why(page.DEVICE_WHYS.index("error"))
         recorder.drop("error")
 
 
 def use_host_clock(recorder, why: str) -> None:
     """Record in this page and later ones that there is only the host's clock, and why (one of page.DEVICE_WHYS)."""
-    recorder.device_why = page.DEVICE_WHYS.index(why)
+    recorder.set_device_why(page.DEVICE_WHYS.index(why))
     if recorder.words is not None:
-        recorder.words[page.W_DEVICE_STATE], recorder.words[page.W_DEVICE_WHY] = _HOST, recorder.device_why
+        recorder.words[page.W_DEVICE_STATE] = _HOST
 
 
 def _step_at(number: int) -> int:

@@ -148,51 +148,208 @@ static inline long long charged_word(Clock *clock)
     return clock->phases_off ? word_totals : clock->current;
 }
 
-static inline int is_other_work(Clock *clock, long long word)
-{
-    return (clock->other_work >> (word - word_totals)) & 1;
-}
+/* ------------------------------------------------------------------------------------------- Gaps
+ * The same as in automatic/gaps.py, which says what the fields are. */
 
-/* As in step_clock.py. */
 #define BATCH_DIVISOR 4
 #define FORWARD_DIVISOR 4
 
 long long goodput_word_forward;
 
-/* Whether what lies between two forward passes is short enough to be a part of them: step_clock.Phase.__enter__. */
-static inline int joins_forward(Clock *clock, long long gap_ns)
+void goodput_claim(Gaps *gaps, long long word)
 {
-    return gap_ns <= clock->length && clock->gaps_ns <= clock->forward_ns / FORWARD_DIVISOR;
+    gaps->claimed = word;
 }
 
-/* The word that the time before an outermost phase is charged to: step_clock.Phase.__enter__. */
-static inline long long take_gap(Phase *phase, long long now)
+void goodput_set_may_be_batch(Gaps *gaps, int may_be_batch)
 {
-    Clock *clock = phase->recorder;
-    long long gap = clock->gap, length = clock->length, batch = clock->batch_gap ? clock->batch_word : 0;
-    clock->gap = word_totals;
+    gaps->may_be_batch = (char)may_be_batch;
+}
+
+int goodput_claim_batch(Gaps *gaps)
+{
+    if (!gaps->may_be_batch || gaps->batch_word == 0)
+        return 0;
+    gaps->claimed = gaps->batch_word;
+    return 1;
+}
+
+/* The word that the time before a phase is charged to. */
+static long long word_before(Gaps *gaps, Clock *clock, long long total, long long now)
+{
+    long long claimed = gaps->claimed, length = gaps->backward_ns, gap_ns = now - clock->last_ns;
+    long long batch = gaps->may_be_batch ? gaps->batch_word : 0;
+    gaps->claimed = word_totals;
     if (clock->depth != 0)
         return clock->current;
-    clock->gaps_ns += now - clock->last_ns;
-    if (gap == word_totals) {
-        clock->batch_gap = 0; /* Work of another kind: what surrounds it need not be the batch. */
+    gap_ns = gap_ns > 0 ? gap_ns : 0;
+    gaps->between_ns += gap_ns;
+    if (claimed == word_totals) {
+        gaps->may_be_batch = 0; /* Work of another kind: what surrounds it need not be the batch. */
         return clock->current;
     }
     if (batch)
-        length = clock->backward_length / BATCH_DIVISOR;
-    else if (length < clock->backward_length)
-        length = clock->backward_length;
-    if (gap == clock->batch_word)
-        return gap;
-    if (gap == goodput_word_forward && phase->total == gap)
-        return joins_forward(clock, now - clock->last_ns) ? gap : clock->current;
-    if (clock->gaps_ns <= length)
-        return gap;
+        length /= BATCH_DIVISOR;
+    else if (length < clock->length)
+        length = clock->length;
+    if (claimed == gaps->batch_word)
+        return claimed;
+    if (claimed == goodput_word_forward && total == claimed) {
+        /* Between two forward passes: also the gaps together must be short, since they may be many. */
+        int is_short = gap_ns <= clock->length && gaps->between_ns <= gaps->forward_ns / FORWARD_DIVISOR;
+        return is_short ? claimed : clock->current;
+    }
+    if (gaps->between_ns <= length)
+        return claimed;
     if (!batch)
         return clock->current;
-    clock->gaps_ns -= now - clock->last_ns; /* The making of a batch leaves the bound to the work on gradients. */
+    gaps->between_ns -= gap_ns; /* The making of a batch leaves the bound to the work on gradients. */
     return batch;
 }
+
+void goodput_pass_ended(Clock *clock, Gaps *gaps, int backward, int follows, int may_be_batch)
+{
+    gaps->may_be_batch = (char)may_be_batch;
+    if (backward || !follows)
+        gaps->forward_ns = gaps->between_ns = 0;
+    if (clock->depth != 0) /* Then `length` is of another phase. */
+        return;
+    if (backward)
+        gaps->backward_ns = clock->length;
+    else
+        gaps->forward_ns += clock->length;
+}
+
+static void forget_gaps(Gaps *gaps)
+{
+    gaps->claimed = word_totals;
+    gaps->may_be_batch = 0;
+}
+
+static PyObject *Gaps_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Gaps *self = (Gaps *)PyType_GenericNew(type, NULL, NULL);
+    if (self != NULL)
+        self->claimed = word_totals;
+    return (PyObject *)self;
+}
+
+static PyObject *Gaps_claim(Gaps *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (word == -1 && PyErr_Occurred())
+        return NULL;
+    goodput_claim(self, word);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_set_batch_word(Gaps *self, PyObject *argument)
+{
+    long long word = PyLong_AsLongLong(argument);
+    if (word == -1 && PyErr_Occurred())
+        return NULL;
+    self->batch_word = word;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_claim_batch(Gaps *self, PyObject *unused)
+{
+    return PyBool_FromLong(goodput_claim_batch(self));
+}
+
+static PyObject *Gaps_word_before(Gaps *self, PyObject *args)
+{
+    PyObject *clock;
+    long long total, now;
+    if (!PyArg_ParseTuple(args, "O!LL", goodput_clock_type, &clock, &total, &now))
+        return NULL;
+    return PyLong_FromLongLong(word_before(self, (Clock *)clock, total, now));
+}
+
+static PyObject *Gaps_forward_ended(Gaps *self, PyObject *args)
+{
+    PyObject *clock;
+    int follows, may_be_batch;
+    if (!PyArg_ParseTuple(args, "O!pp", goodput_clock_type, &clock, &follows, &may_be_batch))
+        return NULL;
+    goodput_pass_ended((Clock *)clock, self, 0, follows, may_be_batch);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_backward_ended(Gaps *self, PyObject *clock)
+{
+    if (!PyObject_TypeCheck(clock, goodput_clock_type)) {
+        PyErr_SetString(PyExc_TypeError, "want a Clock");
+        return NULL;
+    }
+    goodput_pass_ended((Clock *)clock, self, 1, 0, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_drop_claim(Gaps *self, PyObject *unused)
+{
+    self->claimed = word_totals;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_step_ended(Gaps *self, PyObject *unused)
+{
+    goodput_set_may_be_batch(self, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_page_opened(Gaps *self, PyObject *unused)
+{
+    goodput_set_may_be_batch(self, 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Gaps_forget(Gaps *self, PyObject *unused)
+{
+    forget_gaps(self);
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef Gaps_members[] = {
+    {"claimed", Py_T_LONGLONG, offsetof(Gaps, claimed), Py_READONLY, NULL},
+    {"batch_word", Py_T_LONGLONG, offsetof(Gaps, batch_word), Py_READONLY, NULL},
+    {"may_be_batch", Py_T_BOOL, offsetof(Gaps, may_be_batch), Py_READONLY, NULL},
+    {"forward_ns", Py_T_LONGLONG, offsetof(Gaps, forward_ns), Py_READONLY, NULL},
+    {"between_ns", Py_T_LONGLONG, offsetof(Gaps, between_ns), Py_READONLY, NULL},
+    {"backward_ns", Py_T_LONGLONG, offsetof(Gaps, backward_ns), Py_READONLY, NULL},
+    {NULL},
+};
+
+static PyMethodDef Gaps_methods[] = {
+    {"claim", (PyCFunction)Gaps_claim, METH_O, NULL},
+    {"claim_batch", (PyCFunction)Gaps_claim_batch, METH_NOARGS, NULL},
+    {"drop_claim", (PyCFunction)Gaps_drop_claim, METH_NOARGS, NULL},
+    {"word_before", (PyCFunction)Gaps_word_before, METH_VARARGS, NULL},
+    {"forward_ended", (PyCFunction)Gaps_forward_ended, METH_VARARGS, NULL},
+    {"backward_ended", (PyCFunction)Gaps_backward_ended, METH_O, NULL},
+    {"step_ended", (PyCFunction)Gaps_step_ended, METH_NOARGS, NULL},
+    {"set_batch_word", (PyCFunction)Gaps_set_batch_word, METH_O, NULL},
+    {"page_opened", (PyCFunction)Gaps_page_opened, METH_NOARGS, NULL},
+    {"forget", (PyCFunction)Gaps_forget, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyType_Slot Gaps_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.automatic.gaps.PythonGaps."},
+    {Py_tp_new, Gaps_new},
+    {Py_tp_members, Gaps_members},
+    {Py_tp_methods, Gaps_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Gaps_spec = {
+    .name = "goodput.sdk.recorder._fast.Gaps",
+    .basicsize = sizeof(Gaps),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = Gaps_slots,
+};
+
+/* ------------------------------------------------------------------------------------------- boundaries */
 
 /* Count one in a histogram's bin. */
 static int count_bin(Clock *clock, long long word)
@@ -219,42 +376,150 @@ static void notify_device(Clock *clock, long long word)
     Py_DECREF(device);
 }
 
+/* ------------------------------------------------------------------------------------------- Costs
+ * The same as in step_clock.py, which says what the fields are. */
+
 /* Add the time since `from` to our own cost, less the clock reading made for this measurement only. */
-static void count_own(Clock *clock, long long from)
+static void count_own(Costs *costs, long long from)
 {
-    long long own = now_ns() - from - clock->reading_ns;
-    clock->own_ns += own > 0 ? own : 0;
+    long long own = now_ns() - from - costs->reading_ns;
+    costs->own_ns += own > 0 ? own : 0;
 }
 
-void goodput_start_own(Clock *clock)
+void goodput_start_own(Costs *costs)
 {
-    clock->hook_ns = now_ns();
+    costs->hook_ns = now_ns();
 }
 
-void goodput_stop_own(Clock *clock, long long otherwise)
+void goodput_stop_own(Costs *costs, long long otherwise)
 {
-    long long from = clock->hook_ns ? clock->hook_ns : otherwise;
+    long long from = costs->hook_ns ? costs->hook_ns : otherwise;
     if (from)
-        count_own(clock, from);
-    clock->hook_ns = 0;
+        count_own(costs, from);
+    costs->hook_ns = 0;
 }
+
+static void end_measured_step(Costs *costs, long long end_ns)
+{
+    if (!costs->measuring)
+        return;
+    goodput_stop_own(costs, end_ns);
+    costs->measuring = 0;
+}
+
+static PyObject *Costs_calibrate(Costs *self, PyObject *args)
+{
+    long long phase_ns, step_ns, reading_ns;
+    if (!PyArg_ParseTuple(args, "LLL", &phase_ns, &step_ns, &reading_ns))
+        return NULL;
+    self->phase_ns = phase_ns;
+    self->step_ns = step_ns;
+    self->reading_ns = reading_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_add(Costs *self, PyObject *argument)
+{
+    long long ns = PyLong_AsLongLong(argument);
+    if (ns == -1 && PyErr_Occurred())
+        return NULL;
+    self->extra_ns += ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_measure(Costs *self, PyObject *argument)
+{
+    int on = PyObject_IsTrue(argument);
+    if (on < 0)
+        return NULL;
+    self->own_ns = 0;
+    self->measuring = (char)on;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_count_since(Costs *self, PyObject *argument)
+{
+    long long from = PyLong_AsLongLong(argument);
+    if (from == -1 && PyErr_Occurred())
+        return NULL;
+    count_own(self, from);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_step_ended(Costs *self, PyObject *argument)
+{
+    long long end_ns = PyLong_AsLongLong(argument);
+    if (end_ns == -1 && PyErr_Occurred())
+        return NULL;
+    end_measured_step(self, end_ns);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Costs_page_opened(Costs *self, PyObject *unused)
+{
+    self->extra_ns = 0;
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef Costs_members[] = {
+    {"measuring", Py_T_BOOL, offsetof(Costs, measuring), Py_READONLY, NULL},
+    {"own_ns", Py_T_LONGLONG, offsetof(Costs, own_ns), Py_READONLY, NULL},
+    {"reading_ns", Py_T_LONGLONG, offsetof(Costs, reading_ns), Py_READONLY, NULL},
+    {"phase_ns", Py_T_LONGLONG, offsetof(Costs, phase_ns), Py_READONLY, NULL},
+    {"step_ns", Py_T_LONGLONG, offsetof(Costs, step_ns), Py_READONLY, NULL},
+    {"extra_ns", Py_T_LONGLONG, offsetof(Costs, extra_ns), Py_READONLY, NULL},
+    {NULL},
+};
+
+static PyMethodDef Costs_methods[] = {
+    {"calibrate", (PyCFunction)Costs_calibrate, METH_VARARGS, NULL},
+    {"add", (PyCFunction)Costs_add, METH_O, NULL},
+    {"measure", (PyCFunction)Costs_measure, METH_O, NULL},
+    {"count_since", (PyCFunction)Costs_count_since, METH_O, NULL},
+    {"step_ended", (PyCFunction)Costs_step_ended, METH_O, NULL},
+    {"page_opened", (PyCFunction)Costs_page_opened, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyType_Slot Costs_slots[] = {
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Costs."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_members, Costs_members},
+    {Py_tp_methods, Costs_methods},
+    {0, NULL},
+};
+
+static PyType_Spec Costs_spec = {
+    .name = "goodput.sdk.recorder._fast.Costs",
+    .basicsize = sizeof(Costs),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = Costs_slots,
+};
 
 /* ------------------------------------------------------------------------------------------- Clock */
 
 static PyObject *Clock_reset(Clock *self, PyObject *unused)
 {
     self->depth = 0;
-    self->gap = word_totals;
-    self->batch_gap = 0;
+    if (self->gaps != NULL)
+        forget_gaps(self->gaps);
     set_current(self, word_totals, 0);
     Py_RETURN_NONE;
 }
 
+static PyTypeObject *costs_type;
+
+static PyObject *Clock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Clock *self = (Clock *)PyType_GenericNew(type, NULL, NULL);
+    if (self != NULL && (self->costs = (Costs *)PyObject_CallNoArgs((PyObject *)costs_type)) == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
 static int Clock_init(Clock *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject **references[] = {&self->device, &self->iterator, &self->anchor, &self->optimizer};
-    for (size_t i = 0; i < sizeof references / sizeof *references; i++)
-        set_reference(references[i], Py_NewRef(Py_None));
+    set_reference(&self->device, Py_NewRef(Py_None));
     Py_DECREF(Clock_reset(self, NULL));
     return 0;
 }
@@ -273,9 +538,6 @@ static void release_words(Clock *self)
 static int Clock_traverse(Clock *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->device);
-    Py_VISIT(self->iterator);
-    Py_VISIT(self->anchor);
-    Py_VISIT(self->optimizer);
     Py_VISIT(Py_TYPE((PyObject *)self));
     return 0;
 }
@@ -284,9 +546,6 @@ static int Clock_clear(Clock *self)
 {
     release_words(self);
     Py_CLEAR(self->device);
-    Py_CLEAR(self->iterator);
-    Py_CLEAR(self->anchor);
-    Py_CLEAR(self->optimizer);
     return 0;
 }
 
@@ -295,6 +554,8 @@ static void Clock_dealloc(Clock *self)
     PyObject_GC_UnTrack(self);
     Clock_clear(self);
     free(self->stack);
+    Py_XDECREF((PyObject *)self->gaps);
+    Py_XDECREF((PyObject *)self->costs);
     free_instance((PyObject *)self);
 }
 
@@ -330,6 +591,21 @@ static int Clock_set_words(Clock *self, PyObject *value, void *closure)
 static PyObject *Clock_get_charged(Clock *self, void *closure)
 {
     return PyLong_FromLongLong(charged_word(self));
+}
+
+static PyObject *Clock_get_gaps(Clock *self, void *closure)
+{
+    return Py_NewRef(self->gaps != NULL ? (PyObject *)self->gaps : Py_None);
+}
+
+static PyObject *Clock_set_gaps(Clock *self, PyObject *gaps)
+{
+    if (!PyObject_TypeCheck(gaps, goodput_gaps_type)) {
+        PyErr_SetString(PyExc_TypeError, "want a Gaps");
+        return NULL;
+    }
+    set_reference((PyObject **)&self->gaps, Py_NewRef(gaps));
+    Py_RETURN_NONE;
 }
 
 static PyObject *Clock_get_depth(Clock *self, void *closure)
@@ -370,23 +646,16 @@ static PyObject *Clock_count(Clock *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* Whether a call of a module is part of other work than training: see step_clock.Clock.in_other_work. */
-int goodput_in_other_work(Clock *clock)
+/* How many open phases have their bit, by index, among these. */
+Py_ssize_t goodput_count_open(Clock *clock, long long bits)
 {
-    Py_ssize_t open;
-    if (clock->fetching)
-        return 1;
+    Py_ssize_t open = 0;
     if (clock->depth == 0)
         return 0;
-    open = is_other_work(clock, clock->current);
+    open = bits >> (clock->current - word_totals) & 1;
     for (Py_ssize_t i = 1; i < clock->depth; i++)
-        open += is_other_work(clock, clock->stack[i].current);
-    return open > clock->evaluating;
-}
-
-static PyObject *Clock_get_in_other_work(Clock *self, void *unused)
-{
-    return PyBool_FromLong(goodput_in_other_work(self));
+        open += bits >> (clock->stack[i].current - word_totals) & 1;
+    return open;
 }
 
 static PyObject *Clock_notify_device(Clock *self, PyObject *argument)
@@ -412,7 +681,8 @@ static PyObject *Clock_back(Clock *self, PyObject *argument)
 /* Close the running step: write its record into the ring, the seal last, and count its length in the histogram. */
 static int close_step(Clock *self, long long now)
 {
-    long long start = self->step_start_ns, number = self->steps + 1;
+    long long start = self->step_start_ns, number = self->steps + 1, samples;
+    const Costs *costs = self->costs;
     long long at = ring + (number - 1) % ring_records * record_words;
     if (at + record_words > self->words_count || histograms + OVERFLOW_BIN >= self->words_count) {
         PyErr_SetString(PyExc_IndexError, "word index out of range");
@@ -422,12 +692,12 @@ static int close_step(Clock *self, long long now)
         now = self->last_ns;
     charge(self, charged_word(self), now);
     self->step_end_ns = now;
-    self->samples += self->step_samples;
+    samples = (long long)self->words[word_samples] + self->step_samples;
     store(self, at + record_words - 1, 0);
     store(self, at + 1, (uint64_t)self->step_next + STEP_BIAS);
     store(self, at + 2, (uint64_t)start);
     store(self, at + 3, (uint64_t)now);
-    store(self, at + 4, (uint64_t)self->samples);
+    store(self, at + 4, (uint64_t)samples);
     for (long long i = 0; i < self->columns && i < phase_slots; i++) {
         store(self, at + 5 + i, self->words[word_totals + i]);
         store(self, at + 5 + phase_slots + i, self->words[word_outside + i]);
@@ -436,12 +706,11 @@ static int close_step(Clock *self, long long now)
     store(self, at + record_words - 1, (uint64_t)number);
     self->steps = number;
     store(self, word_steps, (uint64_t)number);
-    store(self, word_samples, (uint64_t)self->samples);
+    store(self, word_samples, (uint64_t)samples);
     set_step_start(self, 0);
     self->step_next++;
     store(self, word_step_next, (uint64_t)self->step_next + STEP_BIAS);
-    store(self, word_cost,
-          (uint64_t)(self->entries * self->phase_cost_ns + number * self->step_cost_ns + self->extra_cost_ns));
+    store(self, word_cost, (uint64_t)(self->entries * costs->phase_ns + number * costs->step_ns + costs->extra_ns));
     return count_bin(self, histograms + half_bin((double)(now - start) / 1e9));
 }
 
@@ -461,10 +730,7 @@ int goodput_next_step(Clock *self, long long samples)
         return -1;
     self->step_samples = 0;
     set_step_start(self, self->step_end_ns);
-    if (self->measuring) {
-        goodput_stop_own(self, self->step_end_ns);
-        self->measuring = 0;
-    }
+    end_measured_step(self->costs, self->step_end_ns);
     return 0;
 }
 
@@ -482,54 +748,18 @@ static PyObject *Clock_next_step(Clock *self, PyObject *samples)
 
 static PyMemberDef Clock_members[] = {
     NUMBER(steps, "steps completed"),
-    NUMBER(samples, "samples of completed steps"),
     NUMBER(step_start_ns, "start of the running step, 0 between steps"),
     NUMBER(step_end_ns, "end of the last completed step"),
     NUMBER(step_next, "index of the running or next step"),
     NUMBER(step_samples, "samples of the running step"),
-    NUMBER(phase_cost_ns, "cost of a phase in ns"),
-    NUMBER(step_cost_ns, "cost of a step in ns"),
     NUMBER(columns, "phases in use"),
     NUMBER(thread, "ident of the step thread, 0 if none"),
     NUMBER(current, "word of the phase that time is charged to"),
     NUMBER(last_ns, "monotonic ns up to which time is charged"),
     NUMBER(entries, "phases completed"),
-    NUMBER(began, "start of the step that was begun automatically, or 0"),
-    NUMBER(after, "the last training call of the step"),
-    NUMBER(batch_samples, "samples fetched for the running step"),
-    NUMBER(optimizer_depth, "nested optimizer steps that are running"),
-    NUMBER(micro_batches, "backward passes"),
-    NUMBER(optimizer_steps, "optimizer steps completed"),
-    NUMBER(own_ns, "ns spent in boundaries and hooks while `measuring`"),
-    NUMBER(reading_ns, "cost of a clock reading"),
-    NUMBER(extra_cost_ns, "cost beyond that of phases and steps"),
     FLAG(phases_off, "whether phases are not measured"),
-    FLAG(measuring, "whether the cost of this step is measured"),
-    NUMBER(reducers, "modules whose gradients are reduced in a backward pass"),
-    FLAG(preparing, "whether optimizer steps are not of the training"),
-    FLAG(inside, "whether a forward or backward pass runs"),
-    FLAG(evaluating, "whether the phase evaluation is open"),
-    FLAG(trained, "whether the running step has trained"),
-    FLAG(fetched, "whether the running step has fetched a batch"),
-    FLAG(counting, "whether the iterator's batches count as samples"),
-    FLAG(routine, "whether the end of the step needs no Python code"),
-    FLAG(unhooked_steps, "whether an optimizer may step without a hook"),
-    FLAG(sampling, "whether only some batches of the iterator are measured"),
-    NUMBER(skips_left, "batches to skip before one is measured"),
-    NUMBER(skipped_ns, "ns that the skipped quick batches took"),
-    FLAG(read_ahead, "whether another thread fetches batches"),
-    FLAG(fetching, "whether a batch is being fetched"),
-    OBJECT(iterator, "weak reference to the training iterator used last"),
-    OBJECT(anchor, "weak reference to the optimizer that bounds steps"),
-    OBJECT(optimizer, "weak reference to the optimizer whose step is running"),
     NUMBER(length, "ns of the last outermost phase"),
-    NUMBER(backward_length, "ns of the last backward pass"),
-    NUMBER(forward_ns, "ns of forward passes since the last backward pass"),
-    NUMBER(gaps_ns, "ns between phases since the last backward pass, or the first forward pass after it"),
-    NUMBER(gap, "word that the time before the next outermost phase may be charged to"),
-    NUMBER(other_work, "a bit for each phase, by index, in which calls of modules are not training"),
-    NUMBER(batch_word, "word that the making of a batch is charged to, 0 where a loader is known"),
-    FLAG(batch_gap, "whether the time up to the next phase may be the making of a batch"),
+    {"costs", Py_T_OBJECT_EX, offsetof(Clock, costs), Py_READONLY, "what measuring costs"},
     OBJECT(device, "called with the charged word at each boundary, or None"),
     FLAG(raised, "whether a phase's body raised"),
     {NULL},
@@ -538,14 +768,15 @@ static PyMemberDef Clock_members[] = {
 static PyGetSetDef Clock_getset[] = {
     {"words", (getter)Clock_get_words, (setter)Clock_set_words, "the page as u64", NULL},
     {"charged", (getter)Clock_get_charged, NULL, "word that time is charged to", NULL},
+    {"gaps", (getter)Clock_get_gaps, NULL, "decides what the time before a phase is charged to, or None", NULL},
     {"depth", (getter)Clock_get_depth, NULL, "phases that are open", NULL},
-    {"in_other_work", (getter)Clock_get_in_other_work, NULL, "whether calls of modules are not training now", NULL},
     {NULL},
 };
 
 static PyMethodDef Clock_methods[] = {
     {"close_step", (PyCFunction)Clock_close_step, METH_O, "Close the running step."},
     {"next_step", (PyCFunction)Clock_next_step, METH_O, "Close the running step and begin the next."},
+    {"set_gaps", (PyCFunction)Clock_set_gaps, METH_O, "Charge the time between phases as this Gaps says."},
     {"reset", (PyCFunction)Clock_reset, METH_NOARGS, "Forget open phases."},
     {"close_below", (PyCFunction)Clock_close_below, METH_O, "Close an outer open phase."},
     {"count", (PyCFunction)Clock_count, METH_O, "Count one in a histogram's bin."},
@@ -556,7 +787,7 @@ static PyMethodDef Clock_methods[] = {
 
 static PyType_Slot Clock_slots[] = {
     {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Clock."},
-    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_new, Clock_new},
     {Py_tp_init, Clock_init},
     {Py_tp_dealloc, Clock_dealloc},
     {Py_tp_traverse, Clock_traverse},
@@ -638,15 +869,15 @@ int goodput_enter(Phase *self)
         set_current(clock, self->total, clock->child_ns);
         return 0;
     }
-    charged = take_gap(self, now);
+    charged = clock->gaps == NULL ? clock->current : word_before(clock->gaps, clock, self->total, now);
     charge(clock, charged, now);
     clock->stack[clock->depth++] = (Frame){clock->current, now, clock->child_ns};
     set_current(clock, self->total, 0);
     store(clock, word_phase, (uint64_t)self->index);
     if (has_device(clock))
         notify_device(clock, charged);
-    if (clock->measuring && clock->hook_ns == 0)
-        count_own(clock, now);
+    if (clock->costs->measuring && clock->costs->hook_ns == 0)
+        count_own(clock->costs, now);
     return 0;
 }
 
@@ -680,8 +911,8 @@ int goodput_exit(Phase *self, int raised)
     /* Entered while phases were off: the length is unknown. */
     if (frame.began_ns && count_bin(clock, self->histogram + half_bin((double)own / 1e9)) < 0)
         return -1;
-    if (clock->measuring && clock->hook_ns == 0)
-        count_own(clock, now);
+    if (clock->costs->measuring && clock->costs->hook_ns == 0)
+        count_own(clock->costs, now);
     return 0;
 }
 
@@ -776,7 +1007,7 @@ static PyType_Spec Phase_spec = {
     .slots = Phase_slots,
 };
 
-PyTypeObject *goodput_clock_type, *goodput_phase_type;
+PyTypeObject *goodput_gaps_type, *goodput_clock_type, *goodput_phase_type;
 static PyObject *method_type;
 
 PyTypeObject *goodput_add_type(PyObject *module, PyType_Spec *spec)
@@ -819,6 +1050,8 @@ int goodput_init_clock(PyObject *module)
     }
     Py_DECREF(page);
     if (PyErr_Occurred() || (method_type = attribute_of("types", "MethodType")) == NULL ||
+        (costs_type = goodput_add_type(module, &Costs_spec)) == NULL ||
+        (goodput_gaps_type = goodput_add_type(module, &Gaps_spec)) == NULL ||
         (goodput_clock_type = goodput_add_type(module, &Clock_spec)) == NULL ||
         (goodput_phase_type = goodput_add_type(module, &Phase_spec)) == NULL)
         return -1;

@@ -23,39 +23,41 @@ typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
 
-/* Fields that every hook reads come first and share few cache lines: between two hooks the model's work evicts them. */
+/* See automatic/gaps.py. */
 typedef struct {
     PyObject_HEAD
-    long long thread, last_ns, current, child_ns, began;
+    long long claimed, batch_word;
+    long long forward_ns, between_ns, backward_ns;
+    char may_be_batch;
+} Gaps;
+
+/* See step_clock.py. */
+typedef struct {
+    PyObject_HEAD
+    char measuring;
+    long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
+    long long own_ns, reading_ns, phase_ns, step_ns, extra_ns;
+} Costs;
+
+/* Fields that every boundary reads come first and share few cache lines: between two the model's work evicts them. */
+typedef struct {
+    PyObject_HEAD
+    long long thread, last_ns, current, child_ns;
     long long step_start_ns;
-    long long gap, length; /* Word that the next gap may be charged to, and the length of the last outermost phase. */
-    long long backward_length; /* The length of the last backward pass. */
-    /* Since the last backward pass, or the first forward pass after it: forward passes, and the time between phases. */
-    long long forward_ns, gaps_ns;
-    long long batch_word; /* Word that the making of a batch is charged to, 0 where a loader is known. */
+    long long length; /* Of the last outermost phase, in ns. */
     uint64_t *words;
     Py_ssize_t words_count;
     Frame *stack;
     Py_ssize_t depth, room;
-    long long other_work; /* A bit for each phase, by index, in which calls of modules are not training. */
+    Gaps *gaps; /* Decides what the time before an outermost phase is charged to; NULL: to no phase. */
     PyObject *device; /* Called with the charged word at each boundary, or None. */
     unsigned char *backed; /* One bit for each block of words whose memory is allocated. */
-    long long hook_ns; /* Since when our own code runs, of a step whose cost is measured; 0 for no hook. */
-    /* State of automatic instrumentation: see automatic/step_detection.py. */
-    char inside, evaluating, trained, fetched, counting, routine, preparing, unhooked_steps;
-    char sampling; /* Whether only some batches of the iterator are measured. */
-    char read_ahead; /* Whether another thread fetches batches. */
-    char fetching; /* Whether a batch is being fetched; a fetch or another call of a module inside it is part of it. */
-    char measuring, raised;
-    char batch_gap; /* Whether the time up to the next phase may be the making of a batch. */
+    Costs *costs; /* Never NULL. */
+    char raised;
     char phases_off; /* Phases are entered and left, and all time is charged to the phase "none". */
-    long long after, entries, batch_samples, optimizer_depth, reducers, micro_batches, optimizer_steps;
-    PyObject *iterator, *anchor, *optimizer; /* Weak references; `optimizer` is the one whose step is running. */
-    long long skips_left, skipped_ns; /* Of a sampled iterator: batches still to skip, and the time of the quick ones. */
-    long long steps, samples, step_end_ns, step_next, step_samples, phase_cost_ns, step_cost_ns;
+    long long entries;
+    long long steps, step_end_ns, step_next, step_samples;
     long long columns; /* Phases in use, of those that a record has room for. */
-    /* The cost of measuring: see automatic/overhead_budget.py. */
-    long long own_ns, reading_ns, extra_cost_ns;
     Py_buffer view;
 } Clock;
 
@@ -67,7 +69,7 @@ typedef struct {
 } Phase;
 
 /* Made when the module is loaded, each by its goodput_init function. */
-extern PyTypeObject *goodput_clock_type, *goodput_phase_type;
+extern PyTypeObject *goodput_gaps_type, *goodput_clock_type, *goodput_phase_type;
 
 /* CLOCK_MONOTONIC. */
 static inline long long now_ns(void)
@@ -112,18 +114,24 @@ int goodput_enter(Phase *phase);
 int goodput_exit(Phase *phase, int raised);
 int goodput_next_step(Clock *clock, long long samples);
 
-/* Whether a phase other than training is open, or a batch is fetched: calls of modules are part of that. */
-int goodput_in_other_work(Clock *clock);
+/* How many open phases have their bit, by index, among these. */
+Py_ssize_t goodput_count_open(Clock *clock, long long bits);
 
 /* The total of the phase `forward`; 0 until the hooks know it. */
 extern long long goodput_word_forward;
+
+/* As the methods of Gaps, of which these are the bodies. */
+int goodput_claim_batch(Gaps *gaps);
+void goodput_claim(Gaps *gaps, long long word);
+void goodput_set_may_be_batch(Gaps *gaps, int may_be_batch);
+void goodput_pass_ended(Clock *clock, Gaps *gaps, int backward, int follows, int may_be_batch);
 
 /* Exit after a call in the phase that returned `result`; the call's exception, if any, stays set. */
 void goodput_exit_after(Phase *phase, PyObject *result, Py_ssize_t depth);
 
 /* A hook's own code begins; and ends, where it had begun, else since `otherwise` if that is not 0. */
-void goodput_start_own(Clock *clock);
-void goodput_stop_own(Clock *clock, long long otherwise);
+void goodput_start_own(Costs *costs);
+void goodput_stop_own(Costs *costs, long long otherwise);
 
 /* Take the raised exception (NULL if none), and raise it again. */
 PyObject *goodput_take_error(void);

@@ -2,12 +2,18 @@
 from typing import Any
 
 from goodput.sdk.automatic.frameworks.torch.forward import PythonSlot
+from goodput.sdk.automatic.gaps import PythonGaps
+from goodput.sdk.automatic.training_state import PythonFetchState, PythonTrainingState
 from goodput.sdk.recorder.collectives import PythonRecords
 from goodput.sdk.recorder.step_clock import Clock as Clock
+from goodput.sdk.recorder.step_clock import Costs as Costs
 from goodput.sdk.recorder.step_clock import Phase as Phase
 
 Hook: Any
 Slot = PythonSlot
+Gaps = PythonGaps
+FetchState = PythonFetchState
+TrainingState = PythonTrainingState
 Records = PythonRecords
 Call: Any
 

@@ -32,7 +32,7 @@ class Phase(_Phase):
         # The first histogram is that of steps; "none" as a phase counts in that of background phases, which is free.
         histogram = page.W_HISTOGRAMS + (index or page.PHASE_SLOTS) * page.HISTOGRAM_WORDS
         super().__init__(recorder, name, index, page.W_TOTALS + index, histogram)
-        recorder.columns = max(recorder.columns, index + 1)
+        recorder.add_column(index)
         self._elsewhere: dict[int, list[int]] = {}
 
     def __call__(self, function):

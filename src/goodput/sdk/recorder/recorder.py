@@ -24,6 +24,7 @@ from goodput.user_exceptions import reraise_from_handler
 TYPE_CHECKING = False  # See step_clock.py.
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 compiled = os.environ.get("GOODPUT_PURE", "") in ("", "0")
 try:
@@ -59,14 +60,16 @@ class State:
 class Recorder(Clock):
     """The state of one rank process. `words` is a page as u64; only the thread `thread` moves the clock."""
 
-    def __init__(self):
+    def __init__(self, starter: Callable[[], None] | None = None):
+        """`starter` is called at the first phase or step, if nothing has started the recorder by then."""
         super().__init__()
         self.state = State.NOT_STARTED
         self.columns = len(page.PHASES)
         self.other_work = OTHER_WORK
         self.used: list[int] = [0]
         self.fd = -1
-        self.starter: Callable[[], None] | None = None
+        self.starter = starter
+        self.training: Any = None  # automatic.training_state.TrainingState, once steps are detected
         self.collectives = None  # collectives.CollectiveRecords, if calls of process groups are recorded
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
 
@@ -78,11 +81,12 @@ class Recorder(Clock):
         self.words, self.fd = words, fd
         words[page.W_PHASE] = self.charged - page.W_TOTALS
         self.last_ns = self.step_end_ns = start_ns
-        self.steps = self.samples = self.entries = 0
+        self.steps = self.entries = 0
         self.step_start_ns = self.step_samples = self.step_next = 0
         self.raised = False
-        self.extra_cost_ns = self.micro_batches = self.skips_left = self.skipped_ns = self.batch_samples = 0
-        self.fetching = self.batch_gap = False
+        self.costs.page_opened()
+        if self.training is not None:
+            self.training.page_opened()
         self.background: deque = deque(maxlen=BACKGROUND_MAX)
         # By thread, phases whose exit is expected there although another is the step thread now.
         self.left_open: dict[int, int] = {}
@@ -92,6 +96,36 @@ class Recorder(Clock):
             self.collectives.page_changed()
         if self.device is not None:
             self.notify_device_of("open")
+
+    def set_device(self, device) -> None:
+        """Report boundaries to this device clock from here on, to none if it is None."""
+        self.device = device
+
+    def set_device_why(self, why: int) -> None:
+        """The host's clock stands in for the device's, for this reason (of page.DEVICE_WHYS)."""
+        self.device_why = why
+        if self.words is not None:
+            self.words[page.W_DEVICE_WHY] = why
+
+    def set_collectives(self, records) -> None:
+        """Calls of process groups are recorded from here on; `records` are told of other pages."""
+        self.collectives = records
+
+    def set_training(self, training) -> None:
+        """Steps are detected from here on, with this TrainingState, which is told of other pages and threads."""
+        self.training = training
+        self.set_gaps(training.gaps)
+        training.set_other_work(self.other_work)
+
+    def add_column(self, index: int) -> None:
+        """The phase with this index is copied into the records of steps."""
+        self.columns = max(self.columns, index + 1)
+
+    def add_other_work(self, index: int) -> None:
+        """Calls of modules inside the phase with this index are not training."""
+        self.other_work |= 1 << index
+        if self.training is not None:
+            self.training.set_other_work(self.other_work)
 
     @property
     def is_recording(self) -> bool:
@@ -114,12 +148,18 @@ class Recorder(Clock):
         """
         if not self.is_recording:
             return False
-        has_trained = self.steps or self.micro_batches or self.step_start_ns != self.began
+        training = self.training
+        passes, began = (0, 0) if training is None else (training.micro_batches, training.began)
+        has_trained = self.steps or passes or self.step_start_ns != began
         if has_trained and self.thread in sys._current_frames():
             self.drop("step")
             return False
         self.take_over()
         return True
+
+    def take_clock(self) -> None:
+        """The calling thread, in which the process ends, is the step thread; phases stay open."""
+        self.thread = get_ident()
 
     def take_over(self) -> None:
         """Make the calling thread the step thread. Phases that the other one has open are closed here."""
@@ -127,8 +167,8 @@ class Recorder(Clock):
         self.abandon_step()
         self.reset()
         self.words[page.W_PHASE] = 0
-        self.began = self.optimizer_depth = self.after = 0
-        self.evaluating = self.inside = self.fetching = self.trained = self.fetched = self.routine = False
+        if self.training is not None:
+            self.training.thread_changed()
         self.thread = get_ident()
 
     def drop(self, what: str) -> None:
@@ -165,17 +205,12 @@ class Recorder(Clock):
         self.current = phase.total
         self.words[page.W_PHASE] = self.charged - page.W_TOTALS
 
-    def forward_ended(self, follows: bool) -> None:
-        """A forward pass has ended; `follows` is whether it follows another without a backward pass between them."""
-        if not follows:
-            self.forward_ns = self.gaps_ns = 0
-        if not self.depth:  # Else `length` is of another phase.
-            self.forward_ns += self.length
-
     def switch_phases(self, on: bool) -> None:
         """Charge time to phases from now on, or to none of them. What is open stays open."""
         self.charge(perf_counter_ns())
-        self.phases_off, self.gap = not on, page.W_TOTALS
+        self.phases_off = not on
+        if self.gaps is not None:
+            self.gaps.drop_claim()
         self.words[page.W_PHASE] = self.charged - page.W_TOTALS
 
     def count_first(self, word: int) -> None:
@@ -234,6 +269,10 @@ class Recorder(Clock):
             self.drop("step")
         return True
 
+    def forget_raised(self) -> None:
+        """Note from here on whether a phase's body raises."""
+        self.raised = False
+
     def is_running(self, start_ns: int) -> bool:
         """Whether the step that began at `start_ns` is this thread's to end."""
         return self.step_start_ns == start_ns and self.thread == get_ident()
@@ -258,17 +297,17 @@ class Recorder(Clock):
         for end_ns, samples, totals in held:
             number, start_ns = self.steps + 1, self.step_start_ns
             at = page.W_STEP_RING + (number - 1) % page.STEP_RING * page.STEP_WORDS
-            self.samples += samples
+            all_samples = words[page.W_SAMPLES] + samples
             words[at + page.R_SEAL] = 0
             words[at + page.R_STEP] = self.step_next + page.STEP_BIAS
             words[at + page.R_START], words[at + page.R_END] = start_ns, end_ns
-            words[at + page.R_SAMPLES] = self.samples
+            words[at + page.R_SAMPLES] = all_samples
             for i in range(self.columns):
                 words[at + page.R_TOTALS + i] = totals[i]
                 words[at + page.R_OUTSIDE + i] = words[page.W_OUTSIDE + i]
             words[at] = words[at + page.R_SEAL] = number
             words[page.W_STEPS] = self.steps = number
-            words[page.W_SAMPLES] = self.samples
+            words[page.W_SAMPLES] = all_samples
             self.step_start_ns = self.step_end_ns = words[page.W_STEP_START] = end_ns
             self.step_next += 1
             words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
@@ -287,7 +326,7 @@ class Recorder(Clock):
         self.step_start_ns = self.words[page.W_STEP_START] = 0
 
     def renumber(self, step: int) -> None:
-        """The running step is the one after `step`, whose work was restored."""
+        """The running or next step is the one after `step`, whose work was restored."""
         self.step_next = step + 1
         self.words[page.W_STEP_NEXT] = self.step_next + page.STEP_BIAS
         self.event("resumed", perf_counter_ns(), step)
@@ -307,7 +346,8 @@ class Recorder(Clock):
         if len(self.background) >= BACKGROUND_MAX:
             self.drop("background")
         self.background.append(record)
-        self.routine = False
+        if self.training is not None:
+            self.training.set_routine(False)
 
     def drain_background(self) -> None:
         """Enter what other threads queued: ("phase", index, ns) or ("event", kind, time, step, text)."""

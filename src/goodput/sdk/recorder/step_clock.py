@@ -25,66 +25,91 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# The part of the forward passes of a loss that what lies between them may take, such as the code that joins two models.
-FORWARD_DIVISOR = 4
-# The part of a backward pass that other work before the optimizer may take, where the batch may be made there too.
-BATCH_DIVISOR = 4
 _BLOCK_BITS = OCTAVE.bit_length() - 1
 _LAST, _PHASE, _TOTALS, _BIAS = page.W_LAST, page.W_PHASE, page.W_TOTALS, page.STEP_BIAS
-_FORWARD = _TOTALS + page.PHASES.index("forward")
 _pack_half = struct.Struct("<e").pack_into
 _half = bytearray(2)
 _half_bits = memoryview(_half).cast("H")
 
 
+class Costs:
+    """What measuring costs: as calibrated, and as measured of one step in so many (automatic/overhead_budget.py).
+
+    phase_ns    cost of a phase
+    step_ns     cost of a step
+    reading_ns  cost of a clock reading
+    extra_ns    cost in this page beyond that of phases and steps
+    measuring   whether the cost of the running step is measured
+    own_ns      time spent in boundaries of the measured step; compiled, in hooks too
+    """
+
+    def __init__(self):
+        self.phase_ns = self.step_ns = self.reading_ns = self.extra_ns = self.own_ns = 0
+        self.measuring = False
+
+    def calibrate(self, phase_ns: int, step_ns: int, reading_ns: int) -> None:
+        self.phase_ns, self.step_ns, self.reading_ns = phase_ns, step_ns, reading_ns
+
+    def add(self, ns: int) -> None:
+        """Something else than phases and steps has cost so much."""
+        self.extra_ns += ns
+
+    def measure(self, on: bool) -> None:
+        """Measure the cost of the running step, from 0 on, or stop it."""
+        self.own_ns, self.measuring = 0, on
+
+    def count_since(self, from_ns: int) -> None:
+        """Our own code has run since `from_ns`."""
+        own_ns = perf_counter_ns() - from_ns - self.reading_ns
+        self.own_ns += own_ns if own_ns > 0 else 0
+
+    def step_ended(self, end_ns: int) -> None:
+        """The measured step has ended at `end_ns`."""
+        if self.measuring:
+            self.count_since(end_ns)
+            self.measuring = False
+
+    def page_opened(self) -> None:
+        self.extra_ns = 0
+
+
 class Clock:
     """Charges time to the current phase. Only the thread whose ident is `thread` advances it.
 
-    words     the page as u64, or None
-    current   word of the phase that time is charged to
-    last_ns   monotonic ns up to which time is charged
-    child_ns  ns of inner phases in the current one
-    entries   phases completed
-    raised    whether a phase's body raised
-    gap       word that the time before the next outermost phase is charged to, if it is short enough
-    length    ns of the last outermost phase
-    backward_length  ns of the last backward pass
-    forward_ns  ns of forward passes since the last backward pass
-    gaps_ns  ns between outermost phases since the last backward pass, or the first forward pass after it
-    batch_word  word that the making of a batch is charged to, 0 where a loader is known
-    batch_gap   whether the time up to the next phase may be the making of a batch
-    other_work  a bit for each phase, by index, in which calls of modules are not training
-    columns   phases in use, which are copied into a step's record
-    device    called with the charged word at each boundary, or None; not called again after it raised
+    words          the page as u64, or None
+    thread         ident of the step thread, 0 if there is none
+    current        word of the phase that time is charged to
+    last_ns        monotonic ns up to which time is charged
+    stack          the phases below the current one
+    child_ns       ns of inner phases in the current one
+    entries        phases completed
+    length         ns of the last outermost phase
+    raised         whether a phase's body raised
+    phases_off     whether all time is charged to the phase "none"
+    columns        phases in use, which are copied into a step's record
+    steps          steps completed in this page
+    step_start_ns  start of the running step, 0 between steps
+    step_end_ns    end of the last completed step
+    step_next      index of the running or next step
+    step_samples   samples of the running step
+    device         called with the charged word at each boundary, or None; not called again after it raised
+    gaps           decides what the time before an outermost phase is charged to (automatic/gaps.py), None: to no phase
+    costs          what measuring costs
     """
 
     _words: Any
     count_first: Callable[[int], None]  # of Recorder
 
     def __init__(self):
-        self.steps = self.samples = self.step_start_ns = self.step_end_ns = 0
-        self.step_next = self.step_samples = self.phase_cost_ns = self.step_cost_ns = 0
+        self.steps = self.step_start_ns = self.step_end_ns = self.step_next = self.step_samples = 0
+        self.costs = Costs()
         self._words, self._backed = None, set()
         self.thread = self.last_ns = self.child_ns = self.entries = 0
-        self.length = self.backward_length = self.batch_word = 0
-        self.forward_ns = self.gaps_ns = 0
-        self.batch_gap = False
+        self.length, self.gaps = 0, None
         self.device: Any = None
-        # State of automatic instrumentation between hooks: automatic/step_detection.py.
-        self.columns = self.other_work = 0
-        self.began = self.after = self.batch_samples = 0
-        self.optimizer_depth = self.micro_batches = self.optimizer_steps = self.reducers = 0
-        self.inside = self.evaluating = self.trained = self.fetched = self.counting = self.routine = (
-            self.preparing
-        ) = self.unhooked_steps = self.sampling = self.fetching = self.read_ahead = False
-        self.iterator: Any = None
-        self.anchor: Any = None
-        self.optimizer: Any = None
-        self.skips_left = self.skipped_ns = 0
-        # Cost of measuring: automatic/overhead_budget.py.
-        self.own_ns = self.reading_ns = self.extra_cost_ns = 0
-        self.measuring = self.phases_off = False
-        self.current, self.gap, self.raised = _TOTALS, _TOTALS, False
+        self.columns = 0
+        self.phases_off = False
+        self.current, self.raised = _TOTALS, False
         # A linked list of (frame below, current, began_ns, child_ns), since push and pop must not be calls.
         self.stack: Any = None
 
@@ -107,24 +132,23 @@ class Clock:
             depth, frame = depth + 1, frame[0]
         return depth
 
-    @property
-    def in_other_work(self) -> bool:
-        """Whether a batch is being fetched, or a phase of `other_work` is open beside the one that `evaluating` stands for.
-
-        Forward and backward passes are part of that work then, and not of the training.
-        """
-        if self.fetching or self.stack is None:
-            return self.fetching
+    def count_open(self, bits: int) -> int:
+        """How many open phases have their bit, by index, among these."""
         phases, word, frame = 0, self.current, self.stack
         while frame is not None:
-            phases += self.other_work >> (word - _TOTALS) & 1
+            phases += bits >> (word - _TOTALS) & 1
             frame, word = frame[0], frame[1]
-        return phases > self.evaluating
+        return phases
+
+    def set_gaps(self, gaps) -> None:
+        """Charge the time between phases as these gaps say."""
+        self.gaps = gaps
 
     def reset(self) -> None:
         self.stack = None
-        self.current, self.gap, self.child_ns = _TOTALS, _TOTALS, 0
-        self.batch_gap = False
+        self.current, self.child_ns = _TOTALS, 0
+        if self.gaps is not None:
+            self.gaps.forget()
 
     def close_step(self, now_ns: int) -> int:
         """Close the running step: its record in the ring, sealed last, and one count of its length.
@@ -136,30 +160,28 @@ class Clock:
         seal, totals, outside = at + page.R_SEAL, at + page.R_TOTALS, at + page.R_OUTSIDE
         all_totals, all_outside = slice(_TOTALS, _TOTALS + many), slice(page.W_OUTSIDE, page.W_OUTSIDE + many)
         into_totals, into_outside = slice(totals, totals + many), slice(outside, outside + many)
-        last_ns = self.last_ns
+        last_ns, costs = self.last_ns, self.costs
         if now_ns < last_ns:
             now_ns = last_ns
         words[_TOTALS if self.phases_off else self.current] += now_ns - last_ns
         self.last_ns = self.step_end_ns = words[_LAST] = now_ns
-        self.samples += self.step_samples
+        samples = words[page.W_SAMPLES] + self.step_samples
         words[seal] = 0
         words[at + page.R_STEP] = self.step_next + _BIAS
         words[at + page.R_START], words[at + page.R_END], words[at + page.R_SAMPLES] = (
             start,
             now_ns,
-            self.samples,
+            samples,
         )
         words[into_totals] = words[all_totals]
         words[into_outside] = words[all_outside]
         words[at] = words[seal] = number
         words[page.W_STEPS] = self.steps = number
-        words[page.W_SAMPLES] = self.samples
+        words[page.W_SAMPLES] = samples
         self.step_start_ns = words[page.W_STEP_START] = 0
         self.step_next += 1
         words[page.W_STEP_NEXT] = self.step_next + _BIAS
-        words[page.W_COST] = (
-            self.entries * self.phase_cost_ns + number * self.step_cost_ns + self.extra_cost_ns
-        )
+        words[page.W_COST] = self.entries * costs.phase_ns + number * costs.step_ns + costs.extra_ns
         self.count(page.W_HISTOGRAMS + bin_of_ns(now_ns - start))
         return now_ns
 
@@ -169,9 +191,7 @@ class Clock:
         now_ns = self.close_step(perf_counter_ns())
         self.step_samples, self.step_start_ns = 0, now_ns
         self.words[page.W_STEP_START] = now_ns
-        if self.measuring:
-            self.own_ns += perf_counter_ns() - now_ns - self.reading_ns
-            self.measuring = False
+        self.costs.step_ended(now_ns)
         return now_ns
 
     def notify_device(self, word: int) -> None:
@@ -242,44 +262,25 @@ class Phase:
             clock.stack = (clock.stack, clock.current, 0, clock.child_ns)
             clock.current = self.total
             return self
+        gaps = clock.gaps
+        charged = clock.current if gaps is None else gaps.word_before(clock, self.total, now)
         words, current, last = clock._words, clock.current, clock.last_ns
         if now < last:
             now = last
-        charged = current
-        if clock.stack is None:
-            gap, gaps_ns = clock.gap, clock.gaps_ns + now - last
-            clock.gaps_ns = gaps_ns
-            if gap == _TOTALS:
-                clock.batch_gap = False  # Work of another kind: what surrounds it need not be the batch.
-            else:
-                batch, length = clock.batch_gap and clock.batch_word, clock.backward_length
-                if batch:
-                    length //= BATCH_DIVISOR
-                elif length < clock.length:
-                    length = clock.length
-                if gap == _FORWARD and self.total == gap:
-                    # Between two forward passes: also the gaps together must be short, since they may be many.
-                    if now - last <= clock.length and gaps_ns <= clock.forward_ns // FORWARD_DIVISOR:
-                        charged = gap
-                elif gap == clock.batch_word or gaps_ns <= length:
-                    charged = gap
-                elif batch:
-                    # The making of a batch leaves the bound to the work on gradients.
-                    charged, clock.gaps_ns = batch, gaps_ns - (now - last)
-        clock.gap = _TOTALS
         words[charged] += now - last
         clock.stack = (clock.stack, current, now, clock.child_ns)
         clock.child_ns = 0
         clock.current = self.total
         clock.last_ns = words[_LAST] = now
         words[_PHASE] = self.index
-        if clock.device is None and not clock.measuring:
+        costs = clock.costs
+        if clock.device is None and not costs.measuring:
             return self
         try:
             if clock.device is not None:
                 clock.notify_device(charged)
-            if clock.measuring:
-                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
+            if costs.measuring:
+                costs.count_since(now)
         except BaseException:  # An interrupt in one of these calls: the body will not run.
             self.__exit__(None, None, None)
             raise
@@ -335,7 +336,7 @@ class Phase:
             word = self.histogram + OVERFLOW
         if word >> _BLOCK_BITS in clock._backed:
             words[word] += 1
-            if clock.measuring:
-                clock.own_ns += perf_counter_ns() - now - clock.reading_ns
+            if clock.costs.measuring:
+                clock.costs.count_since(now)
             return None
         return clock.count_first(word)

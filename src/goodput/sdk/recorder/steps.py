@@ -63,7 +63,8 @@ def steps(recorder: Recorder, loader: Phase, iterable, samples: int):
             if item is _EXHAUSTED:
                 return
             recorder.begin_step(began, None, samples)
-            entries, recorder.raised = recorder.entries, False
+            entries = recorder.entries
+            recorder.forget_raised()
             try:
                 yield item
             except GeneratorExit:
@@ -91,7 +92,7 @@ def timed(session, loader: Phase, iterable):
             items = iter(iterable)
         while True:
             auto = session.automatic
-            if auto is not None and session.recorder.evaluating:
+            if auto is not None and auto.training.evaluating:
                 item = next(items, _EXHAUSTED)
             else:
                 if auto is not None:

@@ -36,9 +36,9 @@ def calibrate(recorder: Recorder) -> None:
     least = [1 << 60] * 3
     for _ in range(ROUNDS):
         for i, (work, measuring) in enumerate(((phases, True), (phases, False), (steps, False))):
-            trial.measuring = measuring
+            trial.costs.measure(measuring)
             began = time.perf_counter_ns()
             work()
             least[i] = min(least[i], (time.perf_counter_ns() - began) // OPERATIONS)
-    measured_ns, recorder.phase_cost_ns, recorder.step_cost_ns = least
-    recorder.reading_ns = max(measured_ns - recorder.phase_cost_ns, 0) // 2
+    measured_ns, phase_ns, step_ns = least
+    recorder.costs.calibrate(phase_ns, step_ns, max(measured_ns - phase_ns, 0) // 2)

@@ -96,7 +96,7 @@ class PhaseTable:
         if self._recorder.is_recording:
             page.write_user_phase(self._recorder.words, index, raw, state.encode())
         if state not in ("productive", "unattributed"):
-            self._recorder.other_work |= 1 << len(page.PHASES) + index
+            self._recorder.add_other_work(len(page.PHASES) + index)
         return self._add(name, len(page.PHASES) + index)
 
     def _add(self, name: str, index: int) -> Phase:

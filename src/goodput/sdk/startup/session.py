@@ -49,8 +49,7 @@ class Session:
         """`print_reports(session, has_steps)` is called at exit where GOODPUT_REPORT is set."""
         self.environ = environ
         self._print_reports = print_reports
-        self.recorder = Recorder()
-        self.recorder.starter = self.start_implicitly
+        self.recorder = Recorder(self.start_implicitly)
         self.messages = Messages()
         self.phases = PhaseTable(self.recorder, self.warn)
         self.identity: dict = {}
@@ -129,9 +128,7 @@ class Session:
             recorder.end(attempt["start_mono_ns"], "resumed")
             self._open_next_attempt(attempt)
         recorder.abandon_step()
-        recorder.step_next = index + 1
-        recorder.words[page.W_STEP_NEXT] = index + 1 + page.STEP_BIAS
-        recorder.event("resumed", time.perf_counter_ns(), index)
+        recorder.renumber(index)
 
     def mark(self, text) -> None:
         """Record an event with this text, from any thread."""
@@ -243,7 +240,7 @@ class Session:
         self.declared.declare(given, _ignore)  # resolve_identity has reported what is invalid.
         identity.update(self.declared.values(identity["world_size"]))
         directory = given.get("directory") or page.default_directory(self.environ)
-        if not self.recorder.step_cost_ns:
+        if not self.recorder.costs.step_ns:
             calibrate(self.recorder)
         self.recorder.reset()
         self._close_before_exit()
@@ -406,7 +403,7 @@ class Session:
             frame = self._process_frame
             succeeded = not (code or (frame is not None and frame.f_locals.get("exitcode")))
             if self.recorder.is_recording and self.recorder.thread != get_ident():
-                self.recorder.thread = get_ident()
+                self.recorder.take_clock()
             is_open = self.recorder.is_recording
             steps = self.recorder.steps if is_open else 0
             is_interactive = hasattr(sys, "ps1")

@@ -62,7 +62,7 @@ def train(until, loader=None, inside=None, seed=0, steps=None):
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters())
-    goodput._session.recorder.anchor = lambda: None
+    goodput._session.automatic.training.set_anchor(lambda: None)
     end = time.monotonic() + SECONDS_MAX
     done = 0
     batches = iter(loader) if loader is not None else None

@@ -55,14 +55,15 @@ def batches():
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     odd = [nested, NoMethod(), Unsure([torch.ones(3)]), torch.ones(4).as_subclass(Shapeless), Raises()]
     size = loader.sizer(torch)
-    recorder = goodput._session.recorder
+    fetches = goodput._session.automatic.training.fetches
     found["sizes"] = [size(each) for each in [*odd, torch.ones(7, 2), [torch.tensor(1.0)]]]
     same, found["samples"] = [], []
     for batch in odd:
-        recorder.batch_samples, recorder.counting = 0, True
+        fetches.take_samples()
+        fetches.set_iterator(None, True)
         given = list(DataLoader([0], batch_size=None, collate_fn=lambda _, batch=batch: batch))
         same.append(given[0] is batch)
-        found["samples"].append(recorder.batch_samples)
+        found["samples"].append(fetches.samples)
     found["same"] = same
 
 

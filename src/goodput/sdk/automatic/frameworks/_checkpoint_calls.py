@@ -64,7 +64,7 @@ def as_resuming_load(auto, load, contents, file_of):
     def call(*args, **kwargs):
         try:
             is_inside = auto.removed or not auto.on_step_thread() or recorder.current == auto.restore.total
-            if is_inside or recorder.evaluating or recorder.trained:
+            if is_inside or auto.training.evaluating or auto.training.trained:
                 return load(*args, **kwargs)
             result = auto.restore.run(load, *args, **kwargs)
         except BaseException as error:

@@ -35,14 +35,14 @@ def apply(module, auto) -> None:
             if (
                 recorder.thread != get_ident()
                 or recorder.current == auto.restore.total
-                or recorder.evaluating
+                or auto.training.evaluating
             ):
                 return load(*args, **kwargs)
             result = auto.restore.run(load, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise
-        if not recorder.trained:
+        if not auto.training.trained:
             auto.attempt(checkpoint_detection.resume_from, auto, result, file_of_load(*args, **kwargs))
         return result
 

@@ -75,13 +75,14 @@ def settle(model, optimizer):
 
 def another_optimizer():
     """Steps until those of one that was there all along are seen; steps of a new one."""
-    recorder, old, other = goodput._session.recorder, trained(), trained()
+    session, old, other = goodput._session, trained(), trained()
+    recorder, training = session.recorder, session.automatic.training
     goodput.start(run="another")
     settle(*old)
     until = time.perf_counter() + 30
-    while recorder.anchor() is not other[1] and time.perf_counter() < until:
+    while training.anchor() is not other[1] and time.perf_counter() < until:
         step(*other, ROWS[0])
-    seen = recorder.anchor() is other[1]
+    seen = training.anchor() is other[1]
     settle(*other)
     before, new = recorder.steps, trained()
     for _ in range(200):

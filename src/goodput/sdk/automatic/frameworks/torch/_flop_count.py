@@ -53,7 +53,7 @@ class FlopCount:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         cost_ns = perf_counter_ns() - began_ns
-        auto.recorder.extra_cost_ns += cost_ns
+        auto.recorder.costs.add(cost_ns)
         auto.budget.counted_ns += cost_ns
 
     def poll(self) -> dict | None:

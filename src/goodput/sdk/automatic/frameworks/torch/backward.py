@@ -14,7 +14,7 @@ from goodput.sdk.automatic import hooks as kinds
 from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
 from goodput.sdk.automatic.frameworks.torch.updates import GradientUse
 from goodput.sdk.automatic.hooks import install_hook
-from goodput.sdk.automatic.step_detection import BACKWARD, FORWARD, NOTHING
+from goodput.sdk.automatic.training_state import FORWARD, NOTHING
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -26,17 +26,18 @@ TENSORS_MAX = 8  # roots of one backward pass that get a hook
 
 
 def apply(torch, auto) -> None:
-    is_compiling, phase, recorder = torch.compiler.is_dynamo_compiling, auto.backward, auto.recorder
+    is_compiling, phase = torch.compiler.is_dynamo_compiling, auto.backward
+    recorder, training = auto.recorder, auto.training
     waits, gradients = Waits(torch, auto), GradientUse(auto, torch.nn.Parameter)
     auto.gradients = gradients
     function, compute_gradients = torch.autograd.backward, torch.autograd.grad
 
     def unmeasured(function, args, kwargs):
         try:
-            if recorder.reducers and recorder.inside:
+            if training.reducers and training.inside:
                 return waits.run_inner(function, args, kwargs)
             result = function(*args, **kwargs)
-            if gradients.watches and not (recorder.inside or recorder.in_other_work):
+            if gradients.watches and not (training.inside or training.in_other_work):
                 gradients.end(function is compute_gradients, args, kwargs)
             return result
         except BaseException as error:
@@ -44,38 +45,33 @@ def apply(torch, auto) -> None:
             raise
 
     def measured(function, /, *args, **kwargs):
-        if recorder.thread == get_ident() and recorder.in_other_work:
+        if recorder.thread == get_ident() and training.in_other_work:
             return unmeasured(function, args, kwargs)
-        if gradients.watches and not recorder.inside:
+        if gradients.watches and not training.inside:
             gradients.begin()
-        if recorder.inside or not auto.may_train():
+        if training.inside or not auto.may_train():
             return unmeasured(function, args, kwargs)
-        if recorder.unhooked_steps:
+        if training.unhooked_steps:
             auto.poll_steps()
-        if recorder.evaluating or not recorder.step_start_ns:
+        if training.evaluating or not recorder.step_start_ns:
             auto.training_call()
         # A model that computes its own loss leaves nothing to do here but to fetch the next batch.
-        if recorder.after == FORWARD and not auto.claim_batch():
-            recorder.gap = auto.forward_word
-        elif recorder.after == NOTHING:
+        if training.after == FORWARD and not auto.claim_batch():
+            training.gaps.claim(auto.forward_word)
+        elif training.after == NOTHING:
             auto.search_roots_again()
-        recorder.trained = recorder.inside = True
-        recorder.micro_batches += 1
-        try:
-            if recorder.reducers:
+        try:  # Around both calls, since an interrupt may arrive in each.
+            training.backward_began()
+            if training.reducers:
                 return phase.run(waits.run, function, args, kwargs)
             return phase.run(function, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise
         finally:
-            recorder.inside, recorder.batch_gap = False, True
-            recorder.after = BACKWARD
-            if recorder.unhooked_steps:
+            training.backward_ended()
+            if training.unhooked_steps:
                 gradients.end(function is compute_gradients, args, kwargs)
-            recorder.forward_ns = recorder.gaps_ns = 0
-            if not recorder.depth:  # Else `length` is of another phase.
-                recorder.backward_length = recorder.length
 
     kind, word, slow = kinds.BACKWARD, auto.forward_word, functools.partial(measured, function)
     install_hook(auto, torch, torch.autograd, "backward", kind, phase, slow, word)
@@ -88,8 +84,8 @@ def apply(torch, auto) -> None:
         try:
             if gradients.is_of_grad():
                 return measured(compute_gradients, *args, **kwargs)
-            is_elsewhere = recorder.thread != get_ident() or recorder.in_other_work
-            if is_elsewhere or recorder.inside or recorder.evaluating:
+            is_elsewhere = recorder.thread != get_ident() or training.in_other_work
+            if is_elsewhere or training.inside or training.evaluating:
                 return compute_gradients(*args, **kwargs)
             return phase.run(compute_gradients, *args, **kwargs)
         except BaseException as error:

@@ -64,7 +64,8 @@ def apply(torch, auto) -> None:
     _watch_coalescing(auto, kind, records)
     _watch_reducers(torch, auto, kind, records)
     _watch_hooks(torch, auto, records)
-    auto.records = auto.recorder.collectives = records
+    auto.records = records
+    auto.recorder.set_collectives(records)
 
 
 def _describer(module):

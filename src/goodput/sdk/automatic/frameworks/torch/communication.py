@@ -62,7 +62,7 @@ def apply(torch, auto) -> None:
             drop_own_frames(error)
             raise
         if not auto.removed:
-            auto.recorder.reducers += 1
+            auto.training.reducer_created()
             auto.allow_start()
 
 
@@ -71,7 +71,8 @@ def timer(torch, auto):
 
     After `auto.remove()` a wrapper only calls the function, since other modules may have imported it by name.
     """
-    phase, recorder, is_compiling = auto.communication, auto.recorder, torch.compiler.is_dynamo_compiling
+    phase, recorder, training = auto.communication, auto.recorder, auto.training
+    is_compiling = torch.compiler.is_dynamo_compiling
     word, in_backward, records = phase.total, backward_runs_here(torch), auto.records
     whole = frozenset(
         each.total for each in (phase, auto.checkpoint, auto.restore, auto.evaluation, auto.rollout)
@@ -96,7 +97,7 @@ def timer(torch, auto):
                 return unmeasured(*args, **kwargs)
             try:
                 if recorder.thread == get_ident():
-                    if recorder.current in whole or recorder.evaluating:
+                    if recorder.current in whole or training.evaluating:
                         return function(*args, **kwargs)
                     if records is None:
                         return phase.run(function, *args, **kwargs)
@@ -104,7 +105,7 @@ def timer(torch, auto):
                         return phase.run(function, *args, **kwargs)
                     finally:
                         records.settle()
-                if recorder.evaluating or recorder.device is None:
+                if training.evaluating or recorder.device is None:
                     return function(*args, **kwargs)
                 if auto.waiting == get_ident() or not in_backward():
                     return function(*args, **kwargs)

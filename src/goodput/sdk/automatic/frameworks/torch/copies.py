@@ -63,7 +63,7 @@ def _wrap(torch, auto, plain_types: tuple, name: str, is_copy):
         try:
             if type(self) not in plain_types:
                 return call_plainly(self, args, kwargs)
-            if recorder.thread != get_ident() or recorder.evaluating or not is_copy(args, kwargs):
+            if recorder.thread != get_ident() or auto.training.evaluating or not is_copy(args, kwargs):
                 return original(self, *args, **kwargs)
             # A TorchFunctionMode would see the access to is_cpu.
             if not mode_is_on() and not self.is_cpu:

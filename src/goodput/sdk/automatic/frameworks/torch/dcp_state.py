@@ -25,24 +25,25 @@ def apply(module, auto) -> None:
 
     @auto.patches.wrap("_init_optim_state", module)
     def _init_optim_state(*args, **kwargs):
-        before, auto.recorder.preparing = auto.recorder.preparing, True
+        before = auto.training.preparing
         try:
+            auto.training.set_preparing(True)
             return prepare(*args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise
         finally:
-            auto.recorder.preparing = before
+            auto.training.set_preparing(before)
 
 
 def _timed(auto, phase, function):
     """Time calls between steps as the phase, outside any other: inside, they are part of the save, load or evaluation."""
-    recorder = auto.recorder
+    recorder, training = auto.recorder, auto.training
 
     @functools.wraps(function)
     def call(*args, **kwargs):
         try:
-            is_between = not (auto.removed or recorder.depth or recorder.trained or recorder.inside)
+            is_between = not (auto.removed or recorder.depth or training.trained or training.inside)
             if recorder.thread != get_ident() or not is_between:
                 return function(*args, **kwargs)
             auto.leave_step()

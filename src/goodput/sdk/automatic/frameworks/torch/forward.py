@@ -21,7 +21,7 @@ from typing import Any
 
 from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
-from goodput.sdk.automatic.step_detection import FORWARD
+from goodput.sdk.automatic.training_state import FORWARD
 from goodput.sdk.recorder.recorder import compiled
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
@@ -43,17 +43,17 @@ def apply(torch, auto) -> None:
     auto.patches.undo(roots.stop_search)
     auto.after_step.append(roots.step_ended)
     roots.start_search()
-    set_mode, recorder = torch.nn.Module.train, auto.recorder
+    set_mode, recorder, training = torch.nn.Module.train, auto.recorder, auto.training
 
     @auto.patches.wrap("train", torch.nn.Module)
     def train(self, mode=True):
         # Called for children, too, which are not roots.
         is_root = roots.slot.is_root(self)
-        is_model = is_root or ((not recorder.evaluating or mode) and roots.is_wrapped(self))
-        if is_model and recorder.thread == get_ident() and not (recorder.inside or recorder.in_other_work):
+        is_model = is_root or ((not training.evaluating or mode) and roots.is_wrapped(self))
+        if is_model and recorder.thread == get_ident() and not (training.inside or training.in_other_work):
             if not mode and self.training and recorder.steps:
                 auto.start_rollout() if auto.generations.is_rollout() else auto.start_evaluation()
-            elif mode and recorder.evaluating:
+            elif mode and training.evaluating:
                 auto.generations.left()
         try:
             return set_mode(self, mode)
@@ -163,7 +163,7 @@ class RootModules:
     def restart_search(self) -> None:
         self.trained = False
         self.start_search()
-        self.auto.needs_after_step, self.auto.recorder.routine = True, False
+        self.auto.call_after_step()
 
     def step_ended(self) -> None:
         """Stop the search after the first step in which a root was called to train."""
@@ -178,17 +178,17 @@ class RootModules:
 
     def _find(self, module):
         """The timed call of a module, which becomes a root; None for one that does not."""
-        recorder = self.auto.recorder
+        recorder, training = self.auto.recorder, self.auto.training
         if self.is_compiling():
             return None
-        if recorder.inside:
+        if training.inside:
             if self.inner_call is not None and recorder.thread == get_ident() and self.grad_is_on():
                 self.auto.attempt(self.inner_call, module)
             return None
         if recorder.thread != get_ident():
             if not self.auto.may_start():
                 return None
-        elif recorder.in_other_work:
+        elif training.in_other_work:
             return None  # Such as a transform of the dataset, while a batch is fetched.
         try:
             timed = TimedForward(self, module)
@@ -223,10 +223,12 @@ class TimedForward:
         "roots",
         "step_without",
         "tokens",
+        "training",
     )
 
     def __init__(self, roots: RootModules, module):
-        self.roots, self.auto, self.recorder = roots, roots.auto, roots.auto.recorder
+        self.roots, self.auto = roots, roots.auto
+        self.recorder, self.training = roots.auto.recorder, roots.auto.training
         # Never dead when called: only the module itself looks this call up.
         self.module: Callable[[], Any] = weakref.ref(module)
         self.first, self.is_compiling, self.tokens = True, roots.is_compiling, (0, 0)
@@ -234,7 +236,9 @@ class TimedForward:
         self.step_without = -2  # in which it was last called without gradients before the step had trained
         slow = self.any_call if compiled else None
         word = roots.auto.forward_word
-        self.fast: Any = hook(hooks.FORWARD, roots.auto.forward, self.module, slow, roots.grad_is_on, word)
+        self.fast: Any = hook(
+            hooks.FORWARD, self.training, roots.auto.forward, self.module, slow, roots.grad_is_on, word
+        )
 
     def __call__(self, *args, **kwargs):
         if self.is_compiling():
@@ -248,12 +252,12 @@ class TimedForward:
 
     def any_call(self, *args, **kwargs):
         try:
-            module, recorder = self.module(), self.recorder
+            module, recorder, training = self.module(), self.recorder, self.training
             inner = module.__dict__.get(SLOT) or module._call_impl
-            if recorder.inside or recorder.thread != get_ident() or recorder.in_other_work:
+            if training.inside or recorder.thread != get_ident() or training.in_other_work:
                 return inner(*args, **kwargs)
             auto, grad = self.auto, self.roots.grad_is_on()
-            if recorder.evaluating:
+            if training.evaluating:
                 if not grad or not module.training:
                     auto.generations.left_ns = 0
                     if not grad:
@@ -267,31 +271,31 @@ class TimedForward:
             elif not grad and recorder.depth:
                 # In a phase of the user, such as evaluation or rollout.
                 return self._evaluate(inner, args, kwargs)
-            elif not grad and not recorder.trained and self._leaves_training(module, args, kwargs):
+            elif not grad and not training.trained and self._leaves_training(module, args, kwargs):
                 auto.evaluated = 1
                 return self._evaluate(inner, args, kwargs)
             if not recorder.step_start_ns:
                 auto.open_step()
-            if not auto.claim_batch() and recorder.after == FORWARD:
-                recorder.gap = auto.forward_word
+            if not auto.claim_batch() and training.after == FORWARD:
+                training.gaps.claim(auto.forward_word)
             if grad:
                 if auto.generations.current is not None:
                     auto.generations.trains_on(*tokens_shape(args, kwargs))
-                recorder.trained = self.roots.trained = True
+                training.train()
+                self.roots.trained = True
                 if self.first:
                     self.first = False
                     auto.set_up(self.roots.first_call, module, args, kwargs)
                 for function in self.roots.first_step_call:
                     auto.attempt(function, module)
-            recorder.inside, result, follows = True, None, recorder.after == FORWARD
-            try:
+            result, follows = None, training.after == FORWARD
+            try:  # Around both calls, since an interrupt may arrive in each.
+                training.enter_call()
                 result = auto.forward.run(inner, *args, **kwargs)
                 return result
             finally:
-                recorder.inside = False
-                recorder.batch_gap = self._returns_loss(result) if grad else False
-                recorder.forward_ended(follows)
-                recorder.after = FORWARD
+                training.leave_call()
+                training.forward_ended(follows, grad and self._returns_loss(result))
         except BaseException as error:
             drop_own_frames(error)
             raise
@@ -313,10 +317,10 @@ class TimedForward:
         """Whether a call without gradients before the step has trained begins a rollout or an evaluation."""
         auto = self.auto
         if self._generates(args, kwargs):
-            return self.recorder.evaluating
+            return self.training.evaluating
         if self.tokens[0] and auto.generations.is_rollout():
             auto.start_rollout()
-        elif self._is_teacher(module) or self.recorder.fetched:
+        elif self._is_teacher(module) or self.training.fetches.fetched:
             return False  # Part of the step.
         elif module.training and self.recorder.steps == auto.steps_before:
             auto.observes = True
@@ -325,7 +329,7 @@ class TimedForward:
             auto.start_rollout()
         else:
             auto.start_evaluation()
-        return self.recorder.evaluating
+        return self.training.evaluating
 
     def _is_teacher(self, module) -> bool:
         """Whether each step calls this module, which no optimizer trains, before it calls one with gradients."""
@@ -333,7 +337,7 @@ class TimedForward:
         self.step_without = steps
         if not self.first or steps != before + 1:
             return False
-        groups = getattr(self.recorder.anchor(), "param_groups", None)
+        groups = getattr(self.training.anchor(), "param_groups", None)
         parameter = next(iter(module.parameters()), None)
         trained = (each for group in groups or () for each in group["params"])
         return groups is not None and (parameter is None or all(each is not parameter for each in trained))
@@ -349,7 +353,7 @@ class TimedForward:
             if auto.generations.current is not None and length == before[1]:
                 auto.generations.current.repeats += 1
             return False
-        if auto.observes and auto.open_phase is auto.rollout and self.recorder.evaluating:
+        if auto.observes and auto.open_phase is auto.rollout and self.training.evaluating:
             if length == before[1] or auto.evaluated != 1:
                 return False  # Numbered states of an environment.
             auto.observes = False  # It was the prompt.
@@ -359,12 +363,11 @@ class TimedForward:
 
     def _evaluate(self, inner, args, kwargs):
         """A call in an evaluation, untimed; modules called inside it are no roots either."""
-        recorder = self.recorder
-        recorder.inside = True
         try:
+            self.training.enter_call()
             return inner(*args, **kwargs)
         finally:
-            recorder.inside = False
+            self.training.leave_call()
 
 
 def tokens_shape(args, kwargs) -> tuple[int, int]:

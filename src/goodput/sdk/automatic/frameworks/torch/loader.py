@@ -13,7 +13,8 @@ from _thread import get_ident
 from operator import index
 
 from goodput.sdk.automatic.hooks import BATCH_DEPTH_MAX, NEXT, hook
-from goodput.sdk.automatic.step_detection import NOTHING, dead_reference, warn_on_error
+from goodput.sdk.automatic.step_detection import warn_on_error
+from goodput.sdk.automatic.training_state import dead_reference
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -25,14 +26,14 @@ LOADER = "_goodput_loader"  # attribute of an iterator: a weak reference to its 
 
 def apply(torch, auto) -> None:
     module, loaders = torch.utils.data.dataloader, Loaders(auto, torch.is_grad_enabled)
-    recorder, phase = auto.recorder, auto.loader
+    recorder, training, fetches, phase = auto.recorder, auto.training, auto.training.fetches, auto.loader
     auto.loaders, grad_is_on, size = loaders, torch.is_grad_enabled, sizer(torch)
     iterate, advance = module.DataLoader.__iter__, module._BaseDataLoaderIter.__next__
 
     @auto.patches.wrap("__iter__", module.DataLoader)
     def __iter__(self):
         try:
-            if recorder.inside or recorder.evaluating or recorder.thread != get_ident():
+            if training.inside or training.evaluating or recorder.thread != get_ident():
                 made = iterate(self)
             else:
                 made = phase.run(iterate, self)
@@ -48,10 +49,11 @@ def apply(torch, auto) -> None:
     def fetch_outside_training(iterator):
         """Fetch a batch of an evaluation: what the dataset calls meanwhile does not end it."""
         try:
-            recorder.fetching, auto.generations.left_ns = True, 0
+            fetches.begin()
+            auto.generations.left_ns = 0
             return advance(iterator)
         finally:
-            recorder.fetching = False
+            fetches.end()
 
     @functools.wraps(advance)
     def any_next(self):
@@ -60,9 +62,9 @@ def apply(torch, auto) -> None:
                 batch = advance(self)
                 loaders.fetched(self)
                 return batch
-            if recorder.inside or recorder.fetching:
+            if training.inside or fetches.fetching:
                 return advance(self)  # A loader inside the dataset of another is part of that one's fetch.
-            if recorder.unhooked_steps:
+            if training.unhooked_steps:
                 auto.poll_steps()
             if not loaders.is_current(self):
                 loaders.change(self)
@@ -73,23 +75,21 @@ def apply(torch, auto) -> None:
             auto.close_failed_step()
             if not recorder.step_start_ns:
                 auto.open_step()
-            recorder.after = NOTHING
+            training.forget_last_call()
             try:
-                recorder.fetching = True
+                fetches.begin()
                 batch = phase.run(auto.fetch_batch, advance, self)
             finally:
-                recorder.fetching = False
+                fetches.end()
             if not loaders.fetched(self):
                 return batch  # Another thread turned out to train.
-            recorder.fetched = True
-            if recorder.counting or not recorder.batch_samples:
-                recorder.batch_samples += size(batch)
+            fetches.batch_came(size(batch) if fetches.counts_next else 0)
             return batch
         except BaseException as error:
             drop_own_frames(error)
             raise
 
-    __next__ = hook(NEXT, phase, advance, any_next, test=grad_is_on)
+    __next__ = hook(NEXT, training, phase, advance, any_next, test=grad_is_on)
     auto.patches.replace(module._BaseDataLoaderIter, "__next__", __next__)
     auto.after_step.append(loaders.step_ended)
 
@@ -102,7 +102,8 @@ class Loaders:
     """
 
     def __init__(self, auto, grad_is_on):
-        self.auto, self.recorder, self.trains, self.session = auto, auto.recorder, True, auto.session
+        self.auto, self.recorder, self.session = auto, auto.recorder, auto.session
+        self.training, self.trains = auto.training, True
         self._training: weakref.WeakSet = weakref.WeakSet()
         self._current = self._counted = self._loader = dead_reference
         self.used: list = []
@@ -110,8 +111,8 @@ class Loaders:
 
     def begin_fetch(self) -> bool:
         """Begin or end an evaluation as the next fetch shows; returns whether it is of a batch to train on."""
-        auto, recorder = self.auto, self.recorder
-        if recorder.evaluating:
+        auto, training = self.auto, self.training
+        if training.evaluating:
             if not self.trains or not self._grad_is_on():
                 if not self.trains and auto.open_phase is auto.rollout:
                     auto.start_evaluation()
@@ -120,7 +121,7 @@ class Loaders:
             auto.stop_evaluation()
         elif not self._grad_is_on() or not self.trains:
             auto.start_evaluation()
-            if recorder.evaluating:
+            if training.evaluating:
                 auto.evaluated += 1
                 return False
         elif auto.generations.current is not None:
@@ -150,37 +151,38 @@ class Loaders:
         self._current, self._loader = weakref.ref(iterator), weakref.ref(loader)
         known = loader in self._training
         self.trains = known or not self._training
-        recorder = self.recorder
+        fetches = self.training.fetches
         # The first batch of another loader may belong to an evaluation, until a step trains on it.
-        self._may_train = not recorder.evaluating and self._grad_is_on()
+        self._may_train = not self.training.evaluating and self._grad_is_on()
         if self._may_train and not known and len(self.used) < USED_MAX:
             self.used.append(self._loader)
         # With several loaders in a step, the samples of the first count.
-        if not recorder.batch_samples:
+        if not fetches.samples:
             self._counted = self._loader
-        recorder.counting = self._counted() is loader
         # The compiled hook knows training iterators alone.
-        recorder.iterator = self._current if known else None
+        fetches.set_iterator(self._current if known else None, self._counted() is loader)
         self.auto.iterator_changed(iterator)
-        self.auto.needs_after_step, recorder.routine = True, False
+        self.auto.call_after_step()
 
     def step_ended(self) -> None:
         """Loaders used in a step that trained are for training."""
         self._training.update(loader for loader in (ref() for ref in self.used) if loader is not None)
         self.used.clear()
-        loader = self._loader()
+        loader, fetches = self._loader(), self.training.fetches
+        iterator = fetches.iterator
         if loader is not None and (self.trains or self._may_train):
             self._training.add(loader)
-            self.trains, self.recorder.iterator = True, self._current
+            self.trains, iterator = True, self._current
         # It may be the first of the next step, too.
-        self._counted, self.recorder.counting = self._loader, True
+        self._counted = self._loader
+        fetches.set_iterator(iterator, True)
 
     def forget(self) -> None:
         """Forget the loaders: a trainer begins to train or an epoch, maybe with others."""
         self._training.clear()
         self.used.clear()
         self._current = self._counted = self._loader = dead_reference
-        self.recorder.iterator, self.recorder.sampling = None, False
+        self.training.fetches.forget_iterator()
 
 
 def sizer(torch):

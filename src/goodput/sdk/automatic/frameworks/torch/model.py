@@ -139,13 +139,13 @@ class Model:
         return (_dtype_of_accelerate() if self.dtype in ("fp32", "tf32") else None) or self.dtype
 
     def first_step_held(self) -> None:
-        self.held = self.auto.recorder.micro_batches, [call[-1] for call in self.calls]
+        self.held = self.auto.training.micro_batches, [call[-1] for call in self.calls]
 
     def first_step(self) -> None:
         """The end of the first step, when the number of its calls is known."""
         module = self.module() if self.module is not None else None
         calls, self.calls, self.module = self.calls, [], None
-        passes = max(self.auto.recorder.micro_batches, 1)
+        passes = max(self.auto.training.micro_batches, 1)
         if self.held is not None and self.auto.compiled_optimizers.is_confirmed:
             passes, counts = self.held
             calls = [[*call[:-1], count] for call, count in zip(calls, counts, strict=False)]

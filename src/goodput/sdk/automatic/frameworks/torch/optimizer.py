@@ -11,7 +11,7 @@ import sys
 from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, install_hook
-from goodput.sdk.automatic.step_detection import BACKWARD
+from goodput.sdk.automatic.training_state import BACKWARD
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -28,29 +28,29 @@ FRAMES_MAX = 64  # between the step of an optimizer and the step of one that it 
 def apply(torch, auto) -> None:
     # torch.optim deletes the names of its modules after importing them.
     module, is_compiling = sys.modules["torch.optim.optimizer"], torch.compiler.is_dynamo_compiling
-    recorder = auto.recorder
+    recorder, training = auto.recorder, auto.training
 
     def is_fetching() -> bool:
         """Whether an optimizer is part of the fetch of a batch."""
-        return recorder.fetching and recorder.thread == get_ident()
+        return training.fetches.fetching and recorder.thread == get_ident()
 
     def before_any(optimizer, args, kwargs) -> None:
-        if not (recorder.preparing or is_fetching()) and auto.may_train(optimizer):
+        if not (training.preparing or is_fetching()) and auto.may_train(optimizer):
             auto.compiled_optimizers.discard()
-            if not recorder.steps and recorder.anchor() is None:
+            if not recorder.steps and training.anchor() is None:
                 auto.resume_after(steps_known(optimizer, torch))
             auto.optimizer_begins(optimizer)
 
     def after_any(optimizer, args, kwargs) -> None:
-        if not (recorder.preparing or is_fetching()):
+        if not (training.preparing or is_fetching()):
             auto.optimizer_ends(optimizer)
 
     # Every optimizer step runs in a function with this code.
     code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
     auto.is_nested_step = functools.partial(is_inside, code)
     phase, word = auto.optimizer, auto.optimizer_word
-    begin = hook(BEFORE_STEP, phase, before_any, before_any, gap=word)
-    end = hook(AFTER_STEP, phase, after_any, after_any)
+    begin = hook(BEFORE_STEP, training, phase, before_any, before_any, gap=word)
+    end = hook(AFTER_STEP, training, phase, after_any, after_any)
 
     def before(optimizer, args, kwargs) -> None:
         if not is_compiling():
@@ -107,16 +107,17 @@ def is_inside(code) -> bool:
 
 
 def _watch_zero_grad(torch, auto) -> None:
-    zero, phase, recorder = torch.optim.Optimizer.zero_grad, auto.optimizer, auto.recorder
+    zero, phase = torch.optim.Optimizer.zero_grad, auto.optimizer
+    recorder, training = auto.recorder, auto.training
 
     def any_zero(self, *args, **kwargs):
         try:
-            if recorder.evaluating or recorder.thread != get_ident() or recorder.in_other_work:
+            if training.evaluating or recorder.thread != get_ident() or training.in_other_work:
                 return zero(self, *args, **kwargs)
             auto.claim_before_zero_grad()
             # A compiled step calls no hooks.
-            is_first = not (recorder.optimizer_steps or recorder.inside or recorder.optimizer_depth)
-            may_end_step = is_first and recorder.after == BACKWARD
+            is_first = not (training.optimizer_steps or training.inside or training.optimizer_depth)
+            may_end_step = is_first and training.after == BACKWARD
             result = phase.run(zero, self, *args, **kwargs)
             if may_end_step:
                 auto.poll_steps()
@@ -135,14 +136,14 @@ def _watch_scaler(torch, auto) -> None:
 
     @auto.patches.wrap("step", torch.amp.GradScaler)
     def step(self, optimizer, *args, **kwargs):
-        before = auto.recorder.optimizer_steps
+        before = auto.training.optimizer_steps
         try:
             result = scaled(self, optimizer, *args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
             raise
-        is_training = auto.recorder.thread == get_ident() and not auto.recorder.fetching
-        if auto.recorder.optimizer_steps == before and is_training:
+        is_training = auto.recorder.thread == get_ident() and not auto.training.fetches.fetching
+        if auto.training.optimizer_steps == before and is_training:
             auto.skipped_steps += 1
             auto.optimizer_stepped(optimizer)
         return result
@@ -164,9 +165,9 @@ def _watch_gradients(torch, auto) -> None:
             if is_compiling():
                 return original(*args, **kwargs)
             try:
-                if recorder.thread != get_ident() or recorder.after != BACKWARD:
+                if recorder.thread != get_ident() or auto.training.after != BACKWARD:
                     return original(*args, **kwargs)
-                recorder.gap = auto.optimizer_word
+                auto.training.gaps.claim(auto.optimizer_word)
                 return phase.run(original, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)

@@ -12,7 +12,7 @@ import weakref
 from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import ZERO_GRAD, hook
-from goodput.sdk.automatic.step_detection import dead_reference
+from goodput.sdk.automatic.training_state import dead_reference
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -32,16 +32,17 @@ def apply(torch, auto) -> None:
 
 def _watch_zero_grad(torch, auto) -> None:
     """Time Module.zero_grad. It ends a step by hand; an evaluation, a checkpoint and the end of the training do so too."""
-    zero, phase, recorder = torch.nn.Module.zero_grad, auto.optimizer, auto.recorder
+    zero, phase = torch.nn.Module.zero_grad, auto.optimizer
+    recorder, training = auto.recorder, auto.training
     is_compiling = torch.compiler.is_dynamo_compiling
 
     def beside_optimizer(self, *args, **kwargs):
-        if recorder.thread != get_ident() or recorder.evaluating or recorder.in_other_work:
+        if recorder.thread != get_ident() or training.evaluating or training.in_other_work:
             return zero(self, *args, **kwargs)
         auto.claim_before_zero_grad()
         return phase.run(zero, self, *args, **kwargs)
 
-    timed = hook(ZERO_GRAD, phase, zero, beside_optimizer, gap=auto.optimizer_word)
+    timed = hook(ZERO_GRAD, training, phase, zero, beside_optimizer, gap=auto.optimizer_word)
 
     @auto.patches.wrap("zero_grad", torch.nn.Module)
     def zero_grad(self, *args, **kwargs):
@@ -50,12 +51,12 @@ def _watch_zero_grad(torch, auto) -> None:
         if auto.has_optimizer and not auto.by_hand:
             return timed(self, *args, **kwargs)
         auto.begin_by_hand()
-        is_outside = not (recorder.evaluating or recorder.inside or recorder.depth)
+        is_outside = not (training.evaluating or training.inside or recorder.depth)
         if recorder.thread != get_ident() or not auto.has_gradients() or not is_outside:
             return zero(self, *args, **kwargs)
         auto.claim_batch()
         result = phase.run(zero, self, *args, **kwargs)
-        auto.used_passes = recorder.micro_batches
+        auto.used_passes = training.micro_batches
         auto.optimizer_stepped(self)
         return result
 
@@ -134,7 +135,7 @@ class GradientUse:
         """A pass begins, and it is not known yet if the process trains."""
         if self._was_used():
             self.auto.begin_by_hand()
-            self.auto.recorder.unhooked_steps = True
+            self.auto.training.set_unhooked_steps(True)
 
     def poll(self) -> None:
         """A pass begins: end the step if its gradients were used."""

@@ -31,7 +31,7 @@ def apply(module, auto) -> None:
     names = upstream._worker_loop.__code__.co_varnames
     if any(names[at] != name for name, at in ARGUMENTS.items()):
         raise TypeError(f"_worker_loop has other arguments: {', '.join(names[:11])}")
-    stats, loop = LoaderStats(auto.recorder), MeasuredLoop(upstream._worker_loop)
+    stats, loop = LoaderStats(auto.recorder, auto.training.fetches), MeasuredLoop(upstream._worker_loop)
     auto.patches.replace(upstream, "_worker_loop", loop)
     for kind in (dataloader._MultiProcessingDataLoaderIter, dataloader._SingleProcessDataLoaderIter):
         _watch_creation(kind, auto, stats, loop)
@@ -100,7 +100,7 @@ def _with_workers(kind, auto, stats: LoaderStats) -> None:
 
 
 def _without_workers(fetch, auto, stats: LoaderStats) -> None:
-    recorder, probe = auto.recorder, FetcherProbe(stats, fetch)
+    recorder, fetches, probe = auto.recorder, auto.training.fetches, FetcherProbe(stats, fetch)
 
     def next_of(advance, iterator):
         """advance(iterator), in the phase `loader`; what it waits for is sampled."""
@@ -108,7 +108,7 @@ def _without_workers(fetch, auto, stats: LoaderStats) -> None:
         # A loader inside the dataset of another is part of that one's fetch.
         if watched is None or watched.workers or stats.inside is not None or recorder.phases_off:
             return advance(iterator)
-        if recorder.skips_left > 0 and recorder.iterator is not None and recorder.iterator() is iterator:
+        if fetches.skips(iterator):
             began_ns = perf_counter_ns()
             try:
                 batch = advance(iterator)
@@ -177,11 +177,11 @@ class FetcherProbe(CollateProbe):
 
 def _begin(auto, stats: LoaderStats, loader, iterator):
     """The entry of an iterator that is being created; None if this is not the step thread."""
-    if auto.on_step_thread() and not auto.recorder.fetching:
+    if auto.on_step_thread() and not auto.training.fetches.fetching:
         return stats.entry_of(loader, iterator)
 
 
 def _give_up(auto, iterator, error: Exception) -> None:
     iterator.__dict__.pop(WATCHED, None)
-    auto.recorder.sampling = False
+    auto.training.fetches.set_sampling(False, True)
     auto.session.warn(f"automatic: the loader is not measured: {type(error).__name__}: {error}")
