@@ -411,9 +411,7 @@ def write_user_phase(words: memoryview, index: int, name: bytes, state: bytes) -
 
 def write_event(words: memoryview, kind: str, time_ns: int, step: int, text: bytes) -> None:
     """Append an event. Text is cut between two characters."""
-    if len(text) > EVENT_TEXT_BYTES:
-        text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()
-    padded = memoryview(text.ljust(EVENT_TEXT_BYTES, b"\0")).cast("Q")
+    padded = memoryview(_event_text(text)).cast("Q")
     kind_index = EVENT_KINDS.index(kind)
     # From here on no call, so that a signal handler's event comes before or after this one (step_clock.py).
     number = words[W_EVENTS] + 1
@@ -423,6 +421,22 @@ def write_event(words: memoryview, kind: str, time_ns: int, step: int, text: byt
     words[at + 4 : at + 12] = padded
     words[at] = words[at + EVENT_WORDS - 1] = number
     words[W_EVENTS] = number
+
+
+def next_event(words: memoryview, kind: str, time_ns: int, step: int, text: bytes) -> tuple[int, bytes]:
+    """The next event's first word in the page, and its words as bytes, for another to write; nothing is written."""
+    number = words[W_EVENTS] + 1
+    head = struct.pack("=4Q", number, EVENT_KINDS.index(kind), time_ns, step + STEP_BIAS) + _event_text(text)
+    seal = struct.pack("=Q", number)
+    at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
+    return at, head.ljust(8 * (EVENT_WORDS - 1), b"\0") + seal
+
+
+def _event_text(text: bytes) -> bytes:
+    """The text as an event has it: cut between two characters, filled with zeros."""
+    if len(text) > EVENT_TEXT_BYTES:
+        text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    return text.ljust(EVENT_TEXT_BYTES, b"\0")
 
 
 # ---------------------------------------------------------------------------------------------- liveness
