@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from _thread import get_ident
+from _weakref import ref
 from collections import namedtuple
 
 from goodput.rank_page import page
@@ -17,7 +18,7 @@ from goodput.wire.identity import clean_text
 
 TYPE_CHECKING = False  # `typing` is not imported: it takes longer than all of goodput.
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from goodput.sdk.recorder.recorder import Recorder
 
 _CUT = "..."  # at the end of a text that is too long
 
@@ -29,20 +30,26 @@ _last = [ExitCall()]
 _original: list = []  # sys.exit, once it is replaced
 
 
-def watch_exit_calls(next_step: Callable[[], int]) -> None:
-    """Keep what `sys.exit` is given from now on. Calling it again changes nothing."""
+def watch_exit_calls(recorder: Recorder) -> None:
+    """Keep what `sys.exit` is given from now on, for the process's one recorder. Calling it again changes nothing."""
     if _original:
         return
-    original = sys.exit
+    original, recorder_of = sys.exit, ref(recorder)
     _original.append(original)
 
     @functools.wraps(original)
     def exit(*arguments):
-        if _is_main_thread():
-            _last[0] = _call_of(next_step(), *arguments)
+        known = recorder_of()
+        if known is not None and _is_main_thread():
+            _last[0] = _call_of(next_step(known), *arguments)
         return original(*arguments)
 
     sys.exit = exit
+
+
+def next_step(recorder: Recorder) -> int:
+    """The index of the step that is running or next, -1 if none is known."""
+    return max(recorder.words[page.W_STEP_NEXT] - page.STEP_BIAS, -1)
 
 
 def last_exit_call() -> ExitCall:

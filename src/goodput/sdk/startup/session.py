@@ -245,7 +245,7 @@ class Session:
             calibrate(self.recorder)
         self.recorder.reset()
         self._close_before_exit()
-        exit_text.watch_exit_calls(self._next_step)
+        exit_text.watch_exit_calls(self.recorder)
         self._open(self._numbered_writer if identity.get("worker") else self._writer, identity, directory)
 
     def _open_next_attempt(self, identity: dict) -> None:
@@ -412,7 +412,7 @@ class Session:
             now_ns, last_exit = time.perf_counter_ns(), exit_text.last_exit_call()
             if is_open and not (succeeded or is_interactive):
                 said = exit_text.raised_text() or last_exit.text
-                self.recorder.write_event("failed", now_ns, self._next_step(), said)
+                self.recorder.write_event("failed", now_ns, exit_text.next_step(self.recorder), said)
             self.stop("finished" if succeeded or is_interactive else "failed")
             if is_open and succeeded and frame is None and not is_interactive and self.writer is not None:
                 exit_status.fail_unless_zero(self.writer.fd, self.recorder.words, now_ns, last_exit)
@@ -420,10 +420,6 @@ class Session:
                 self._print_reports(self, bool(steps))
         except Exception as error:
             reraise_from_handler(error)
-
-    def _next_step(self) -> int:
-        """The index of the step that is running or next."""
-        return max(self.recorder.words[page.W_STEP_NEXT] - page.STEP_BIAS, -1)
 
     def _say_why_disabled(self) -> None:
         """A value such as "no" turns measuring off, where `warn` says nothing."""
