@@ -47,7 +47,7 @@ def test_the_end_of_a_process(sdk, end, status, ended):
     [
         ("raise ValueError('mine')", 3, "ValueError: mine"),
         ("for i in goodput.steps([1]): 1 / 0", 3, "ZeroDivisionError: division by zero"),
-        ("raise RuntimeError('long ' * 30)", 3, "RuntimeError: " + ("long " * 30)[: 64 - 14 - 3] + "..."),
+        ("raise RuntimeError('long ' * 60)", 3, "RuntimeError: " + ("long " * 60)[: 216 - 14 - 3] + "..."),
         ("raise RuntimeError('\x1b[31m\\nred')", 3, "RuntimeError: ?[31m?red"),
         ("raise KeyError", 3, "KeyError"),
         ("class Mine(Exception):\n    def __str__(self): return 1 / 0\nraise Mine", 3, "Mine"),
