@@ -54,6 +54,14 @@ def test_slow_loader_is_named_and_priced(tmp_path, own, capsys):
     assert {each["reason"] for each in found["unknown"]} == {"no failure was seen", "no restart was seen"}
 
 
+@pytest.mark.parametrize(("head", "hours"), [({}, "GPU-hours"), ({"without_gpu": True}, "process-hours")])
+def test_hours_are_of_processes_where_no_gpu_is(tmp_path, own, capsys, head, hours):
+    path = write_run(tmp_path / "run.jsonl", own, **head)
+    assert main(["whatif", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert hours in said and ("GPU" in said) == (hours == "GPU-hours")
+
+
 def test_waits_for_cores_are_reported(tmp_path, own, capsys):
     """Of each node, where they are 2 % or more; a share above one in a log is left out."""
     lines = Path(write_run(tmp_path / "run.jsonl", own)).read_text().splitlines()
