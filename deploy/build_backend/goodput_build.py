@@ -3,6 +3,8 @@
 The core (src/goodput/_core) is a shared library without anything of Python, loaded by ctypes: it is compiled whether or not
 Python's headers are there, and one file serves every Python. Without a compiler it is compiled by zig's, which comes
 from the package index for the build alone. The other extensions stay optional.
+
+A wheel has the man pages of all commands, which are written from their parsers before it is built.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 # The other hooks of a backend.
-build_wheel, build_sdist, build_editable = (
-    build_meta.build_wheel,
-    build_meta.build_sdist,
-    build_meta.build_editable,
-)
+build_sdist, build_editable = build_meta.build_sdist, build_meta.build_editable
 get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
 prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
 
 CORE = "goodput._core._library"
 ZIG = "ziglang==0.15.2"
+MAN_PROGRAM, MAN_FOLDER = (
+    Path("deploy/packages/man_pages.py"),
+    Path("build/man"),
+)  # of pyproject.toml's data files
 
 
 def compiler() -> list[str] | None:
@@ -52,6 +54,22 @@ def get_requires_for_build_wheel(config_settings=None) -> list[str]:
 
 def get_requires_for_build_editable(config_settings=None) -> list[str]:
     return _and_zig(build_meta.get_requires_for_build_editable(config_settings))
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None) -> str:
+    write_man_pages()
+    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def write_man_pages() -> None:
+    """Write them where the wheel's data files are taken from. Where that fails, the wheel has none, and it is said."""
+    shutil.rmtree(MAN_FOLDER, ignore_errors=True)
+    MAN_FOLDER.mkdir(parents=True)
+    command = [sys.executable, str(MAN_PROGRAM), str(MAN_FOLDER)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": "src"}, capture_output=True, text=True)
+    if done.returncode:
+        print(f"no man pages: {' '.join(command)}: {done.stderr}", file=sys.stderr)
+        shutil.rmtree(MAN_FOLDER)
 
 
 class BuildExt(build_ext):
