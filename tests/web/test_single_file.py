@@ -316,6 +316,36 @@ def test_heat_map_of_a_written_page_names_the_slow_rank(tab, tmp_path):
     assert "own time per step 2.00×" in text_of(page, "#rank-tiles")
 
 
+PAINTED = """(() => {
+  const [canvas, probe] = [document.querySelector("#heat-canvas"), document.createElement("i")];
+  document.querySelector("#heat-legend").append(probe);
+  const colours = [...Array(7).keys(), "none"].map((one) => {
+    probe.className = `h-${one}`;
+    return getComputedStyle(probe).backgroundColor.match(/\\d+/g).join();
+  });
+  const found = new Set();
+  for (const high of [0.25, 0.75]) {
+    const row = canvas.getContext("2d").getImageData(70, Math.floor(high * canvas.height), canvas.width - 80, 1).data;
+    for (let i = 0; i < row.length; i += 4) found.add(row[i + 3] ? colours.indexOf(row.slice(i, i + 3).join()) : "bare");
+  }
+  return [...found].filter((one) => one !== -1).sort();  // Between cells colours are mixed.
+})()"""
+
+
+@needs_chromium
+def test_heat_map_has_a_colour_where_no_step_is(tab, tmp_path):
+    """And its own colours after the list of runs, whose legend is of states, was shown."""
+    log, out = log_of(tmp_path / "log", {"a": [0.5, 0.5], "b": [0.2, 0.9]}, steps=40), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    page = tab(f"file://{out}")
+    until(page, "document.querySelectorAll('#fleet-legend .swatch').length > 0")
+    page.evaluate("location.hash = '#run=b'")
+    page.wait_for_selector("#heat-worst li")
+    until(page, "document.querySelector('#heat-canvas').width > 200")
+    found = page.evaluate(PAINTED)
+    assert 7 in found and "bare" not in found and set(found) & {*range(7)}
+
+
 def test_ranks_that_do_not_stand_out_are_quantiles_in_a_file(tmp_path):
     own = [0.5 + 0.001 * (rank % 5) for rank in range(80)]
     own[70] = 0.9
