@@ -346,6 +346,51 @@ def test_heat_map_has_a_colour_where_no_step_is(tab, tmp_path):
     assert 7 in found and "bare" not in found and set(found) & {*range(7)}
 
 
+@needs_chromium
+def test_file_without_a_timeline_waits_for_no_heat_map(tab, tmp_path):
+    """Of a log that is too long for one."""
+    log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5, 0.5, 1.0]}), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    whole = data_of(out)
+    text = json.dumps({**whole, "timelines": {"r": None}}).replace("<", "\\u003c")
+    page_text = re.sub(r'(id="data">).*?(</script>)', lambda m: m[1] + text + m[2], out.read_text())
+    out.write_text(page_text, encoding="utf-8")
+    page = tab(f"file://{out}")
+    until(page, "document.querySelectorAll('#rank-rows tr').length === 4")
+    assert page.evaluate("[...document.querySelectorAll('#timeline, #heat')].every((node) => node.hidden)")
+    assert "Loading" not in page.evaluate("document.body.innerText")
+
+
+@needs_chromium
+def test_failure_leads_the_page(tab, tmp_path):
+    """What ended the run, and what to do, in place of its largest loss, which stays in the list of causes."""
+    log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5]}), tmp_path / "page.html"
+    lines = log.read_text().splitlines()[:-1]
+    ends = [
+        {
+            "kind": "end",
+            "time": 60.1,
+            "run": "r",
+            "rank": rank,
+            "attempt": 1,
+            "reason": "failed",
+            "over": "failed",
+        }
+        for rank in range(2)
+    ]
+    ends[1] |= {"time": 60.05, "step": 100, "text": "ValueError: the learning rate is negative"}
+    log.write_text("\n".join([*lines, *map(json.dumps, ends)]), encoding="utf-8")
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    (found,) = data_of(out)["runs"]
+    page = tab(f"file://{out}")
+    until(page, "document.querySelector('#cause').innerText.includes('What to do')")
+    said = text_of(page, "#cause")
+    assert "Failed in step 100 on rank 1 on n0: ValueError: the learning rate is negative" in said
+    assert "fix what ended it" in said and "Without it the run" not in said
+    listed = page.evaluate("document.querySelectorAll('#causes dt').length")
+    assert listed == len(found["advice_order"]) > 0
+
+
 def test_ranks_that_do_not_stand_out_are_quantiles_in_a_file(tmp_path):
     own = [0.5 + 0.001 * (rank % 5) for rank in range(80)]
     own[70] = 0.9
