@@ -362,6 +362,32 @@ def test_file_without_a_timeline_waits_for_no_heat_map(tab, tmp_path):
 
 
 @needs_chromium
+def test_list_in_a_file_names_the_run_that_hangs(tab, tmp_path):
+    log, out = log_of(tmp_path / "log", {"well": [0.5, 0.5], "stuck": [0.5, 0.5]}), tmp_path / "page.html"
+    lines = log.read_text().splitlines()[:-1]
+    for rank, phase in ((0, "communication"), (1, "loader")):
+        beat = {"kind": "beat", "time": 900, "run": "stuck", "rank": rank, "attempt": 1, "phase": phase}
+        lines.append(json.dumps({**beat, "phase_seconds": 840.0, "phases": {phase: 840.0}}))
+    lines.append(json.dumps({"kind": "look", "time": 900, "run": "stuck"}))
+    log.write_text("\n".join(lines), encoding="utf-8")
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    page = tab(f"file://{out}")
+    until(page, "document.querySelectorAll('#fleet-legend .swatch').length > 0")
+    said = page.evaluate("document.body.innerText").lower()
+    assert "no run hangs" not in said and "hangs" in said
+    page.evaluate("location.hash = '#run=stuck'")
+    until(
+        page,
+        "document.querySelector('#hang') && document.querySelector('#cause').innerText.includes('rank 1')",
+    )
+    page.evaluate("location.hash = '#runs'")
+    until(
+        page,
+        "[...document.querySelectorAll('tr')].some((row) => row.innerText.includes('stuck') && row.innerText.includes('rank 1'))",
+    )
+
+
+@needs_chromium
 def test_failure_leads_the_page(tab, tmp_path):
     """What ended the run, and what to do, in place of its largest loss, which stays in the list of causes."""
     log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5]}), tmp_path / "page.html"
