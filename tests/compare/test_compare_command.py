@@ -13,7 +13,7 @@ from goodput.cli import main
 from goodput.compare.comparison import compare
 from goodput.compare.figures import DOLLARS, GOODPUT_OF_RUN, GOODPUT_OF_STEPS, Figure
 from goodput.compare.steps import read
-from goodput.compare.text import _dollar_change, render
+from goodput.compare.text import _dollar_change, render, signed
 
 
 @pytest.fixture
@@ -70,6 +70,13 @@ def test_stall_has_one_spelling_everywhere(log, capsys, command):
         assert main([command, *map(str, words), "--json", "--stall", seconds]) == 0
         said.append(capsys.readouterr().out)
     assert said[0] != said[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.0004, "+0.00"), (0.0004, "+0.00"), (-0.006, "-0.01"), (1234.5, "+1,234.50")]
+)
+def test_what_is_rounded_to_zero_has_no_minus(value, text):
+    assert signed(value, 2) == text
 
 
 def test_changes_of_pace_fit_the_terminal(log):
