@@ -205,7 +205,7 @@ PACKAGES = {
         *("exporters.nccl_ras", "exporters.page_directory", "exporters.stack_sampling", "otlp", "rank_page"),
     ],
     "simulate": ["exporters.push", "histograms", "metrics", "wire"],
-    "compare": ["account", "estimates", "runlog", "web", "wire"],
+    "compare": ["account", "defaults", "estimates", "runlog", "web", "wire"],
     "whatif": ["account", "defaults", "estimates", "runlog"],
     "progress": ["account", "causes", "defaults", "rank_page", "sdk.reports", "stack_samples", "wire"],
     "kept_runs": [

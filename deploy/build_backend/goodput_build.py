@@ -5,6 +5,8 @@ The extensions need Python's headers and stay optional; from Python 3.12 on they
 is one for all later versions. Without a compiler all of them are compiled by zig's, which comes from the package index for
 the build alone. With `--config-settings target=x86_64-linux-gnu.2.28` zig compiles for that architecture and that version
 of the GNU C library, or later ones, whatever this machine has.
+
+A wheel has the man pages of all commands, which are written from their parsers before it is built.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_edit
 
 CORE, PLUGIN = "goodput._core._library", "goodput.nccl._profiler"
 ZIG = "ziglang==0.15.2"
+MAN_PROGRAM, MAN_FOLDER = (
+    Path("deploy/packages/man_pages.py"),
+    Path("build/man"),
+)  # of pyproject.toml's data files
 LIMITED_API = (3, 12)  # The first version whose limited API has vectorcalls.
 # The flags of Python's own builds that change what code means.
 PYTHON_FLAGS = ["-DNDEBUG", "-fwrapv"]
@@ -82,7 +88,19 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None) 
     target = (config_settings or {}).get("target")
     if target and target.partition("-")[0] != platform.machine() and not has_stable_abi():
         raise ValueError(f"the target {target} on {platform.machine()} needs Python 3.12 or later")
+    write_man_pages()
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def write_man_pages() -> None:
+    """Write them where the wheel's data files are taken from. Where that fails, the wheel has none, and it is said."""
+    shutil.rmtree(MAN_FOLDER, ignore_errors=True)
+    MAN_FOLDER.mkdir(parents=True)
+    command = [sys.executable, str(MAN_PROGRAM), str(MAN_FOLDER)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": "src"}, capture_output=True, text=True)
+    if done.returncode:
+        print(f"no man pages: {' '.join(command)}: {done.stderr}", file=sys.stderr)
+        shutil.rmtree(MAN_FOLDER)
 
 
 class BuildExt(build_ext):

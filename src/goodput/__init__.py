@@ -234,7 +234,7 @@ def resumed(step: int) -> None:
 
 
 def mark(text: str) -> None:
-    """Record an event with up to 64 bytes of text, shown on the run's timeline."""
+    """Record an event with up to 216 bytes of text, shown on the run's timeline."""
     _session.mark(text)
 
 

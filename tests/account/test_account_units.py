@@ -79,3 +79,49 @@ def test_view_of_one_rank_of_two_says_so():
     assert "may be waiting for a slower one" in text and "waiting for the last rank" not in text
     run.only_ranks = None
     assert document(compute(run, 100 * 10**9))["ranks_elsewhere"] == 0
+
+
+SLOW_STATES = {
+    "loader": {"loader": 5, "forward": 1},
+    "communication": {"communication": 5, "forward": 1},
+    "rollout": {"rollout": 5, "forward": 1},
+}
+
+
+def advice_of(phases: dict[str, dict], on_cpu: bool) -> str:
+    """All advice of a run of a rank for each of these, by name, with and without one that is slow in its compute."""
+    text = ""
+    for name, spent in phases.items():
+        decode = {"workers": 4, "wait_ns": 9, "wait_decode_ns": 9}
+        processes = [Process(rank, device="" if on_cpu else "H100") for rank in range(4)]
+        for process in processes:
+            process.steps(40, **spent)
+            process.finished()
+        run = run_of(*processes)
+        run.is_without_gpu = on_cpu
+        for attempt in run.attempts.values():
+            attempt.loader = decode if name == "loader" else {}
+        text += "".join(cause["advice"] for cause in explain(compute(run, 10**12)))
+    return text
+
+
+def test_advice_names_no_gpu_where_there_is_none():
+    assert "on the GPU" in advice_of(SLOW_STATES, on_cpu=False)
+    said = advice_of(SLOW_STATES, on_cpu=True)
+    assert "a faster decoder" in said and "bf16" in said and "inference engine" in said
+    assert "GPU" not in said
+
+
+@pytest.mark.parametrize(("device", "degraded"), [("H100", True), ("AMD EPYC 7B13, 8 threads", False)])
+def test_advice_on_a_slow_rank_fits_its_place(device, degraded):
+    processes = [
+        Process(rank, device=device).steps(100, forward=3 if rank == 2 else 1, communication=0 if rank == 2 else 2)
+        for rank in range(4)
+    ]  # fmt: skip
+    (found,) = (
+        cause
+        for cause in explain(compute(run_of(*[one.finished() for one in processes]), 10**12))
+        if cause["state"] == "straggler"
+    )
+    assert "waiting for rank 2" in found["advice"] and "its compute is slow" in found["advice"]
+    assert ("GPU" in found["advice"]) == degraded

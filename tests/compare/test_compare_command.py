@@ -13,7 +13,7 @@ from goodput.cli import main
 from goodput.compare.comparison import compare
 from goodput.compare.figures import DOLLARS, GOODPUT_OF_RUN, GOODPUT_OF_STEPS, Figure
 from goodput.compare.steps import read
-from goodput.compare.text import _dollar_change, render
+from goodput.compare.text import _dollar_change, render, signed
 
 
 @pytest.fixture
@@ -48,6 +48,35 @@ def test_text_has_verdict_table_and_cost(log, capsys):
     assert "step -8." in text and ": loader -8.0" in text and "a thousand steps: $1.00, now $0.92" in text
     assert main(["compare", *runs, "--markdown"]) == 0
     assert "| loader | 100.00 | 60.00 | -40.00 | -8.0 % |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["compare", "replay"])
+def test_stall_has_one_spelling_everywhere(log, capsys, command):
+    """A silence of 40 s between steps is a stall, and not productive, only where the least is below it."""
+    paths = [Path(log(name, 0.5)) for name in ("before", "after")]
+    for path in paths:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        late = 150 * 0.5
+        for line in lines:
+            if line["kind"] == "step" and line["time"] > late:
+                line["time"] += 40
+                if line["time"] < late + 40 + 0.7:
+                    line["seconds"] += 40
+                    line["phases"]["forward"] = line["phases"].get("forward", 0) + 40
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = []
+    for seconds in ("10", "1000"):
+        words = paths if command == "compare" else paths[:1]
+        assert main([command, *map(str, words), "--json", "--stall", seconds]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] != said[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.0004, "+0.00"), (0.0004, "+0.00"), (-0.006, "-0.01"), (1234.5, "+1,234.50")]
+)
+def test_what_is_rounded_to_zero_has_no_minus(value, text):
+    assert signed(value, 2) == text
 
 
 def test_changes_of_pace_fit_the_terminal(log):

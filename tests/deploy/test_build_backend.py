@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import goodput._core
+from goodput.cli import command_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +39,27 @@ def test_zig_is_required_only_without_a_compiler(backend, monkeypatch, tmp_path)
     monkeypatch.setenv("CC", "mycc -m64")
     assert backend.compiler() == ["mycc", "-m64"]
     assert backend.ZIG not in backend.get_requires_for_build_wheel()
+
+
+@pytest.mark.filterwarnings("ignore::setuptools.SetuptoolsDeprecationWarning")
+def test_wheel_has_a_man_page_for_each_command(tmp_path):
+    """Built as pip does: in a copy of what a source distribution has, whose build folder is not there."""
+    source = tmp_path / "source"
+    for name in ("src", "exporters", "deploy", "dashboards/generated"):
+        ignored = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    code = "import sys; sys.path.insert(0, 'deploy/build_backend'); import goodput_build; goodput_build.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        cwd=source, check=True, capture_output=True, timeout=300, env=os.environ | {"CFLAGS": "-O0"},
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+    pages = {name.rpartition("/")[2] for name in names if "/data/share/man/man1/" in name}
+    assert pages >= {"goodput.1", *(f"goodput-{name}.1" for name in command_names())}
 
 
 def test_one_library_serves_every_python():

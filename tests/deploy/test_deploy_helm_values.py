@@ -157,6 +157,8 @@ def test_misspelled_value_is_refused(chart, path):
         {"fullnameOverride": "a" * 33},
         {"networkPolicy": {"nodes": ["10.0.0.1"]}},
         {"certManager": {"duration": "90d"}},
+        {"aggregator": {"grafana": "grafana.example.com"}},
+        {"aggregator": {"grafana": "https://user:password@grafana.example.com"}},
     ],
 )
 def test_wrong_values_are_refused(chart, values):
@@ -294,6 +296,20 @@ def test_relabelings_reach_both_monitors(chart):
     values = {"prometheusOperator": {"enabled": True, "relabelings": [relabeling]}}
     monitors = of_kind(rendered(chart, values), "ServiceMonitor")
     assert [one["spec"]["endpoints"][0]["relabelings"][-1] for one in monitors.values()] == [relabeling] * 2
+
+
+@pytest.mark.parametrize(
+    "url", ["https://grafana.example.com", "http://grafana.example.com:3000/below/a: path"]
+)
+def test_url_of_grafana_reaches_the_aggregator(chart, url):
+    """In front of aggregator.args, so that these win; only the aggregator serves the page."""
+    plain = rendered(chart, EVERYTHING)
+    values = merged(EVERYTHING, {"aggregator": {"grafana": url, "args": ["--keep-steps=3"]}})
+    chart.validate_schema(values)
+    found = rendered(chart, values)
+    arguments = pods(found)["aggregator"]["spec"]["containers"][0]["args"]
+    assert arguments[-2:] == [f"--grafana={url}", "--keep-steps=3"]
+    assert "--grafana" not in json.dumps(plain) and json.dumps(found).count("--grafana") == 1
 
 
 def test_default_deny_can_be_left_out(chart):

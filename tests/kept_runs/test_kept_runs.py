@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from goodput.sdk.reports.local_accounts import is_without_gpu
+
 GOODPUT = [sys.executable, "-c", "import sys; from goodput.cli import main; sys.exit(main())"]
 TRAIN = """
     import os, sys, time, goodput
@@ -82,6 +84,27 @@ def test_run_is_kept_with_all_its_steps(home):
     assert row["largest_loss"]["state"] in ("loader", "startup") and 0 < row["goodput"] < 1
     replayed = json.loads(home.call("replay", next(home.runs.glob("*.gz")), "--json").stdout)
     assert replayed["steps"]["kept"] == 3000 and replayed["status"] == "finished"
+
+
+def test_run_without_gpus_is_told_in_process_seconds(home):
+    """On a machine with GPUs, or another one later, too."""
+    home.keep("--name", "first", home.train, 30)
+    for page in home.pages.iterdir():
+        page.unlink()
+    here = is_without_gpu()
+    (head, *_) = home.log()
+    assert head.get("without_gpu", False) is here
+    (path,) = home.runs.glob("*.gz")
+    text = path.with_name("with.jsonl")
+    for value, unit in ((True, "process-seconds"), (False, "GPU-seconds")):
+        lines = [{**head, "without_gpu": value}, *home.log()[1:]]
+        text.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert f" {unit}" in home.call("replay", text).stdout
+        two = [{**head, "without_gpu": True}, *lines]
+        text.write_text("".join(json.dumps(line) + "\n" for line in two))
+        assert f" {unit}" in home.call("replay", text).stdout
+    text.unlink()
+    assert f" {'process' if here else 'GPU'}-seconds" in home.call("report", "first").stdout
 
 
 def test_list_is_a_table(home):

@@ -114,6 +114,40 @@ def test_account_is_that_of_the_api(site):
     assert (found["steps_kept"], found["steps_lost"]) == (32, 8)
 
 
+def test_rows_have_what_the_rows_of_the_api_have(site):
+    """Cost, GPUs and the culprit, as the page shows them."""
+    rows = {one["run"]: one for one in site.ask("list_runs")["runs"]}
+    expected = {one["run"]: one for one in site.document("runs")["runs"]}
+    assert rows.keys() == expected.keys()
+    for run, row in rows.items():
+        one = expected[run]
+        assert (row["gpus"], row["without_gpus"]) == (one["gpus"], one["is_on_cpu"])
+        assert row["dollars"] == (one["cost"] and pytest.approx(one["cost"], rel=1e-5))
+        assert row["culprit"] == one["culprit"]
+    priced = dict(
+        expected["r1"], cost=12.5, is_on_cpu=True, culprit={"rank": None, "host": "n\x1b7", "stage": 3}
+    )
+    row = summaries.run_row(priced)
+    assert (row.dollars, row.without_gpus) == (12.5, True)
+    assert (row.culprit.rank, row.culprit.host, row.culprit.stage) == (None, "n 7", 3)
+    earlier = {
+        name: value for name, value in expected["r1"].items() if name not in ("gpus", "is_on_cpu", "culprit")
+    }
+    assert summaries.run_row(earlier).culprit is None
+
+
+def test_account_says_why_a_run_failed(site):
+    expected = site.document("runs/r1")
+    assert site.ask("get_account", run="r1")["failure"] is None
+    failure = {"rank": 3, "host": "n0", "step": 31, "text": "ValueError: no\x1b[31m", "committed_step": None,
+               "steps_since_checkpoint": None}  # fmt: skip
+    found = summaries.account({**expected, "failure": failure, "cost": {"total": 7.0, "states": {}}})
+    assert (found.failed_rank, found.failed_step, found.failure) == (3, 31, "ValueError: no [31m")
+    assert found.dollars == 7.0
+    unknown = summaries.account({**expected, "failure": {**failure, "text": "", "step": None}})
+    assert (unknown.failed_rank, unknown.failed_step, unknown.failure) == (3, None, None)
+
+
 def test_window_by_its_last_minutes_or_times(site):
     whole = site.document("runs/r1")
     last = site.ask("get_account", run="r1", last_minutes=0.1)
@@ -131,6 +165,10 @@ def test_causes_come_in_the_order_to_act(site):
     assert [one["state"] for one in found["causes"]] == expected["advice_order"]
     advice = {one["state"]: one["advice"] for one in expected["causes"]}
     assert all(one["advice"] == advice[one["state"]] for one in found["causes"])
+    avoidable = {one["state"]: one["avoidable_gpu_seconds"] / 3600 for one in expected["causes"]}
+    assert {one["state"]: one["avoidable_gpu_hours"] for one in found["causes"]} == pytest.approx(
+        avoidable, rel=1e-5
+    )
 
 
 def test_stragglers_and_ranks(site):

@@ -6,6 +6,7 @@ from support.account.account_history import Process, account_of
 from goodput.account import document
 from goodput.causes import explain
 from goodput.progress.estimate import progress_of, remaining_seconds
+from goodput.progress.kubeflow import body
 from goodput.progress.line import clock, eta_text, line
 
 
@@ -51,6 +52,15 @@ def test_unknown_without_total_and_while_it_hangs():
     assert progress_of(hung).remaining_seconds is None
     over = found(training().steps(20, forward=1).finished(), now=30)
     assert (remaining_seconds(over), eta_text(progress_of(over))) == (0.0, "")
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "abandoned"])
+def test_unknown_where_a_run_ended_without_finishing(status):
+    """It may be started again; it has not 0 seconds to go."""
+    ended = {**found(training().steps(20, forward=1), now=30), "status": status}
+    progress = progress_of(ended)
+    assert (progress.remaining_seconds, remaining_seconds(ended), eta_text(progress)) == (None, None, "")
+    assert "estimatedRemainingSeconds" not in body(progress, 0.0)["trainerStatus"]
 
 
 def test_line_keeps_what_fits():

@@ -312,9 +312,10 @@ def test_an_event_that_is_torn_is_left_out(forged):
 
 
 def test_text_of_an_event_may_be_anything(forged):
-    forged.put(8 * (page.W_EVENT_RING + page.EVENT_WORDS + 4), bytes(range(192, 256)))
+    anything = (bytes(range(192, 256)) * 4)[: page.EVENT_TEXT_BYTES]
+    forged.put(8 * (page.W_EVENT_RING + page.EVENT_WORDS + page.E_TEXT), anything)
     with Reader(str(forged.path)) as reader:
-        assert reader.snapshot().events[1].text == bytes(range(192, 256)).decode("utf-8", "replace")
+        assert reader.snapshot().events[1].text == anything.decode("utf-8", "replace")
 
 
 # -- random bytes

@@ -31,7 +31,7 @@ def test_the_regions_of_the_layout_do_not_overlap():
     ends = [start + length for start, length in regions]
     assert all(end <= start for end, (start, _) in zip(ends, regions[1:], strict=False))
     assert 8 * ends[-1] == page.FILE_BYTES and page.W_HISTOGRAMS % 1024 == 0
-    assert page.R_OUTSIDE + page.PHASE_SLOTS <= page.R_SEAL and page.EVENT_TEXT_BYTES == 8 * 8
+    assert page.R_OUTSIDE + page.PHASE_SLOTS <= page.R_SEAL and page.EVENT_TEXT_BYTES == 216
     # A reader takes the live words in one read of 512.
     assert page.W_BACKGROUND_TOTALS + page.PHASE_SLOTS <= page.LIVE + 512
 

@@ -63,7 +63,7 @@ def test_events_that_still_cost_are_marked_once_they_are_over():
 def test_small_costs_are_in_seconds(seconds, words):
     one = event("slower", 1.0, seconds)
     assert marks_of(story(one), is_final=True)[0].cost == f"{words} (measured)"
-    assert text._gpu_time(seconds) == words
+    assert text._work_time(seconds, "GPU") == words
 
 
 def test_the_costliest_are_kept_in_order_of_time():

@@ -16,6 +16,7 @@ from goodput.runlog.replay import Step
 from goodput.story import text
 from goodput.story.build import KINDS, build_story
 from goodput.story.incident import Hardware
+from goodput.story.marks import marks_of
 from goodput.story.pace import levels
 from goodput.story.recording import Recording
 
@@ -275,3 +276,13 @@ def test_text_fits_a_terminal():
     shown = text.render(build_story(account(2, 2403.0, run="r" * 100 + "\x1b"), recording, hardware))
     assert max(len(line) for line in shown.split("\n") if "r" * 100 not in line) <= 80
     assert "\x1b" not in shown and "coincident: 5 more hardware events" in shown
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "unit", "other"), [(True, "process-", "GPU-"), (False, "GPU-", "process-")]
+)
+def test_story_without_gpus_speaks_of_processes(on_cpu, unit, other):
+    steps = [*CALM[:201], *([{"productive": 2.0, "communication": 1.0, "loader": 1.5}] * 100), *CALM[:100]]
+    story = build_story(account(2, 2353.0, is_on_cpu=on_cpu), recorded([steps, steps]))
+    told = text.render(story) + "".join(mark.cost for mark in marks_of(story, is_final=True))
+    assert story["events"] and told.count(f"{unit}hours") >= 3 and other not in told

@@ -316,6 +316,107 @@ def test_heat_map_of_a_written_page_names_the_slow_rank(tab, tmp_path):
     assert "own time per step 2.00×" in text_of(page, "#rank-tiles")
 
 
+PAINTED = """(() => {
+  const [canvas, probe] = [document.querySelector("#heat-canvas"), document.createElement("i")];
+  document.querySelector("#heat-legend").append(probe);
+  const colours = [...Array(7).keys(), "none"].map((one) => {
+    probe.className = `h-${one}`;
+    return getComputedStyle(probe).backgroundColor.match(/\\d+/g).join();
+  });
+  const found = new Set();
+  for (const high of [0.25, 0.75]) {
+    const row = canvas.getContext("2d").getImageData(70, Math.floor(high * canvas.height), canvas.width - 80, 1).data;
+    for (let i = 0; i < row.length; i += 4) found.add(row[i + 3] ? colours.indexOf(row.slice(i, i + 3).join()) : "bare");
+  }
+  return [...found].filter((one) => one !== -1).sort();  // Between cells colours are mixed.
+})()"""
+
+
+@needs_chromium
+def test_heat_map_has_a_colour_where_no_step_is(tab, tmp_path):
+    """And its own colours after the list of runs, whose legend is of states, was shown."""
+    log, out = log_of(tmp_path / "log", {"a": [0.5, 0.5], "b": [0.2, 0.9]}, steps=40), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    page = tab(f"file://{out}")
+    until(page, "document.querySelectorAll('#fleet-legend .swatch').length > 0")
+    page.evaluate("location.hash = '#run=b'")
+    page.wait_for_selector("#heat-worst li")
+    until(page, "document.querySelector('#heat-canvas').width > 200")
+    found = page.evaluate(PAINTED)
+    assert 7 in found and "bare" not in found and set(found) & {*range(7)}
+
+
+@needs_chromium
+def test_file_without_a_timeline_waits_for_no_heat_map(tab, tmp_path):
+    """Of a log that is too long for one."""
+    log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5, 0.5, 1.0]}), tmp_path / "page.html"
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    whole = data_of(out)
+    text = json.dumps({**whole, "timelines": {"r": None}}).replace("<", "\\u003c")
+    page_text = re.sub(r'(id="data">).*?(</script>)', lambda m: m[1] + text + m[2], out.read_text())
+    out.write_text(page_text, encoding="utf-8")
+    page = tab(f"file://{out}")
+    until(page, "document.querySelectorAll('#rank-rows tr').length === 4")
+    assert page.evaluate("[...document.querySelectorAll('#timeline, #heat')].every((node) => node.hidden)")
+    assert "Loading" not in page.evaluate("document.body.innerText")
+
+
+@needs_chromium
+def test_list_in_a_file_names_the_run_that_hangs(tab, tmp_path):
+    log, out = log_of(tmp_path / "log", {"well": [0.5, 0.5], "stuck": [0.5, 0.5]}), tmp_path / "page.html"
+    lines = log.read_text().splitlines()[:-1]
+    for rank, phase in ((0, "communication"), (1, "loader")):
+        beat = {"kind": "beat", "time": 900, "run": "stuck", "rank": rank, "attempt": 1, "phase": phase}
+        lines.append(json.dumps({**beat, "phase_seconds": 840.0, "phases": {phase: 840.0}}))
+    lines.append(json.dumps({"kind": "look", "time": 900, "run": "stuck"}))
+    log.write_text("\n".join(lines), encoding="utf-8")
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    page = tab(f"file://{out}")
+    until(page, "document.querySelectorAll('#fleet-legend .swatch').length > 0")
+    said = page.evaluate("document.body.innerText").lower()
+    assert "no run hangs" not in said and "hangs" in said
+    page.evaluate("location.hash = '#run=stuck'")
+    until(
+        page,
+        "document.querySelector('#hang') && document.querySelector('#cause').innerText.includes('rank 1')",
+    )
+    page.evaluate("location.hash = '#runs'")
+    until(
+        page,
+        "[...document.querySelectorAll('tr')].some((row) => row.innerText.includes('stuck') && row.innerText.includes('rank 1'))",
+    )
+
+
+@needs_chromium
+def test_failure_leads_the_page(tab, tmp_path):
+    """What ended the run, and what to do, in place of its largest loss, which stays in the list of causes."""
+    log, out = log_of(tmp_path / "log", {"r": [0.5, 0.5]}), tmp_path / "page.html"
+    lines = log.read_text().splitlines()[:-1]
+    ends = [
+        {
+            "kind": "end",
+            "time": 60.1,
+            "run": "r",
+            "rank": rank,
+            "attempt": 1,
+            "reason": "failed",
+            "over": "failed",
+        }
+        for rank in range(2)
+    ]
+    ends[1] |= {"time": 60.05, "step": 100, "text": "ValueError: the learning rate is negative"}
+    log.write_text("\n".join([*lines, *map(json.dumps, ends)]), encoding="utf-8")
+    assert main(["replay", str(log), "--html", str(out)]) == 0
+    (found,) = data_of(out)["runs"]
+    page = tab(f"file://{out}")
+    until(page, "document.querySelector('#cause').innerText.includes('What to do')")
+    said = text_of(page, "#cause")
+    assert "Failed in step 100 on rank 1 on n0: ValueError: the learning rate is negative" in said
+    assert "fix what ended it" in said and "Without it the run" not in said
+    listed = page.evaluate("document.querySelectorAll('#causes dt').length")
+    assert listed == len(found["advice_order"]) > 0
+
+
 def test_ranks_that_do_not_stand_out_are_quantiles_in_a_file(tmp_path):
     own = [0.5 + 0.001 * (rank % 5) for rank in range(80)]
     own[70] = 0.9

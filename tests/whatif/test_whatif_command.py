@@ -10,6 +10,8 @@ from hypothesis import given, settings, strategies
 from support.whatif.runs import write_run
 
 from goodput.cli import main
+from goodput.defaults import STALL_SECONDS
+from goodput.whatif import read as read_module
 from goodput.whatif.read import read
 
 
@@ -52,6 +54,28 @@ def test_slow_loader_is_named_and_priced(tmp_path, own, capsys):
         1 + found["by_change"]["no waiting for the loader"]["gain"], rel=0.02
     )
     assert {each["reason"] for each in found["unknown"]} == {"no failure was seen", "no restart was seen"}
+
+
+@pytest.mark.parametrize(("head", "hours"), [({}, "GPU-hours"), ({"without_gpu": True}, "process-hours")])
+def test_hours_are_of_processes_where_no_gpu_is(tmp_path, own, capsys, head, hours):
+    path = write_run(tmp_path / "run.jsonl", own, **head)
+    assert main(["whatif", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert hours in said and ("GPU" in said) == (hours == "GPU-hours")
+
+
+def test_stall_is_the_accounts(tmp_path, own, capsys, monkeypatch):
+    """Which steps are stalls is said as to the other commands."""
+    given, replay = [], read_module.replay
+
+    def noted(*words, stall_seconds, **more):
+        given.append(stall_seconds)
+        return replay(*words, stall_seconds=stall_seconds, **more)
+
+    monkeypatch.setattr(read_module, "replay", noted)
+    path = str(write_run(tmp_path / "run.jsonl", own))
+    assert main(["whatif", path, "--stall", "12.5"]) == main(["whatif", path]) == 0
+    assert given == [12.5, STALL_SECONDS]
 
 
 def test_waits_for_cores_are_reported(tmp_path, own, capsys):

@@ -26,11 +26,9 @@ from goodput.account.text import (
 STATE = "communication"
 ADVICE = (
     "Overlap gradient reduction with the backward pass (larger or earlier buckets), reduce in bf16, or give "
-    "each GPU more work per step."
+    "each rank more work per step."
 )
-_OVERLAPPED = (
-    "Reduce in bf16, shard over fewer ranks, or give each GPU more work per step: more overlap brings little."
-)
+_OVERLAPPED = "Reduce in bf16, shard over fewer ranks, or give each rank more work per step: more overlap brings little."
 _PIPELINE = "Overlap the sends and receives between stages, and gradient reduction, with compute."
 # Below this a call takes about as long as an empty one (nccl-tests: the bus bandwidth still grows with the size).
 SMALL_BYTES = 1 << 20

@@ -19,6 +19,7 @@ GUESSED = (
     "goodput.loader would measure it): make batches ahead of their use, in a DataLoader's workers or a thread, or make "
     "them cheaper."
 )
+_ON_GPU = ", on the GPU"  # where decoding may be cheaper, if there is one
 ALONE = "check that node's disk, CPU and network, or the shard it reads."
 
 
@@ -27,7 +28,7 @@ def advise(account) -> str:
     columns = zip(*map(account.of, ("states", "rank", "host", "observed")), strict=True)
     waits = sorted((states[INDEX[STATE]], rank, host) for states, rank, host, seen in columns if seen)
     most, rank, host = waits.pop()
-    found = _inside(account.loader)
+    found = _inside(account)
     if waits and most > ALONE_RATIO_MIN * median(ns for ns, _, _ in waits):
         head = f"Rank {rank}{on(host)} waits for its loader much longer than the others"
         return f"{head}: {found or f'{ALONE}{where(account, rank)}'}"
@@ -39,13 +40,17 @@ def advise(account) -> str:
     return f"{head}: {found}"
 
 
-def _inside(loader) -> str | None:
+def _inside(account) -> str | None:
     """The main reason for the waits and what to do; None if less than half of the waiting has a known reason."""
+    loader = account.loader
     leading = loader.leading()
     if leading is None:
         return None
     reason, part = leading
-    return f"{100 * part:.0f} % of the wait is {_BY_REASON[reason](loader)}."
+    to_do = _BY_REASON[reason](loader)
+    if account.is_on_cpu:
+        to_do = to_do.replace(_ON_GPU, "")
+    return f"{100 * part:.0f} % of the wait is {to_do}."
 
 
 def _storage(loader) -> str:
@@ -68,7 +73,7 @@ def _decode(loader) -> str:
         )
     return (
         "decoding and transforms on the workers' CPUs: make them cheaper (smaller images, a faster decoder, ready-made "
-        f"tensors, on the GPU), or take more workers{_more(loader, bounded=True)}"
+        f"tensors{_ON_GPU}), or take more workers{_more(loader, bounded=True)}"
     )
 
 

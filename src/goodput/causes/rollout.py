@@ -3,5 +3,5 @@
 STATE = "rollout"
 ADVICE = (
     "Make rollouts cheaper: more environments or prompts in one batch, environments in processes of their own, an inference "
-    "engine for generation; or generate on other GPUs while the last batch trains."
+    "engine for generation; or generate on other devices while the last batch trains."
 )

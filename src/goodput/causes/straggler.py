@@ -17,6 +17,7 @@ _BECAUSE = {
     "rollout": "its rollouts are slow: check that node's CPU, its environments and the lengths it generates",
     "unattributed": "it spends time outside any phase: name that time with goodput.phase(...)",
 }
+_SLOW_CPU = "its compute is slow: check that node for throttling, other programs on its cores or uneven work"
 
 
 def advise(account) -> str:
@@ -43,6 +44,7 @@ def _slow_rank(account) -> list[tuple[float, str]]:
     host = account.hosts().get(rank, "")
     share = dict(account.straggler.shares()).get(rank, 0.0)
     because = _BECAUSE.get(state, f"it spends longer in {state}")
+    because = _SLOW_CPU if state == "productive" and account.is_on_cpu else because
     since = account.straggler.since(rank)
     when = "" if since is None else f" since step {since}"
     if account.straggler.since_start(rank):

@@ -10,7 +10,7 @@ import sys
 from goodput.cli import fail, message, os_error_text
 from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.cli.run_logs.lookup import is_file, logs_of
-from goodput.cli.run_logs.output import is_incomplete, problem_lines
+from goodput.cli.run_logs.output import add_stall_option, is_incomplete, problem_lines
 
 DESCRIPTION = """Compare the steps of runs: their length and the time in each state, with 95 % confidence
 intervals that hold for steps that are alike in a row. The states' changes add up to the step's.
@@ -53,6 +53,7 @@ def add_options(parser) -> None:
     add("--any-device", action="store_true", help="compare runs on different devices")
     add("--fail-if-slower", metavar="SHARE", type=share,
         help="exit with 1 if steps are slower by more than this, such as 2%%, and not by chance")  # fmt: skip
+    add_stall_option(add)
     add("--html", metavar="FILE", help="also write a page with pictures")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the comparison as JSON")
@@ -104,7 +105,7 @@ def _wrong_call(arguments) -> str:
     return ""
 
 
-def _read(words: list[str], ledger: str | None) -> list:
+def _read(words: list[str], ledger: str | None, stall: float) -> list:
     """The steps that each word names: of a log, or of a run that is found by its name."""
     from goodput.compare import selection, steps
 
@@ -118,12 +119,15 @@ def _read(words: list[str], ledger: str | None) -> list:
         for n, word in enumerate(words):
             progress = lambda at, n=n: bar((n + at) / len(words))  # noqa: E731
             if word in files:
-                read.append(steps.read(*files[word], progress=progress))
+                read.append(steps.read(*files[word], stall_seconds=stall, progress=progress))
                 continue
             run, window = named[word]
             log = logs[run]
             found = steps.read(
-                log.path, run, window, thinned_until_ns=log.thinned_until_ns, progress=progress
+                *(log.path, run, window),
+                thinned_until_ns=log.thinned_until_ns,
+                stall_seconds=stall,
+                progress=progress,
             )
             found.path = f"run {run}" if not log.thinned_until_ns else found.path
             read.append(found)
@@ -143,7 +147,7 @@ def _comparison(arguments) -> int:
     from goodput.compare import comparison, text
 
     base, new = (arguments.runs, arguments.to) if arguments.to else (arguments.runs[:1], arguments.runs[1:])
-    read = _read([*base, *new], arguments.ledger)
+    read = _read([*base, *new], arguments.ledger, arguments.stall)
     base, new = read[: len(base)], read[len(base) :]
     found = comparison.compare(
         *(base, new),
@@ -163,7 +167,7 @@ def _scaling(arguments) -> int:
     from goodput.compare import scaling, scaling_text
 
     kind = "samples" if arguments.per == "sample" else arguments.scaling
-    read = _read([*arguments.runs, *(arguments.to or [])], arguments.ledger)
+    read = _read([*arguments.runs, *(arguments.to or [])], arguments.ledger, arguments.stall)
     found = scaling.scaling(read, kind, any_device=arguments.any_device)
     if arguments.html:
         from goodput.compare.html import scaling_page

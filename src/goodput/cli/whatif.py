@@ -7,7 +7,7 @@ import contextlib
 from goodput.cli import fail, message, os_error_text
 from goodput.cli.parsing.progress_line import ProgressLine
 from goodput.cli.run_logs.lookup import is_file, logs_of
-from goodput.cli.run_logs.output import is_incomplete, problem_lines
+from goodput.cli.run_logs.output import add_stall_option, is_incomplete, problem_lines
 
 DESCRIPTION = """Replay the recorded steps of a run as if something were different: a slow rank
 as fast as the median, no waiting for the loader, half of the communication
@@ -28,6 +28,7 @@ def add_options(parser) -> None:
         help="the run's name, or FILE[#RUN]: a run log, and the run if it has several")  # fmt: skip
     parser.add_argument("--ledger", metavar="URL",
         help="look for the run in this ledger first, without exporting it before")  # fmt: skip
+    add_stall_option(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -43,7 +44,7 @@ def call(arguments) -> int:
 
     try:
         with _log(arguments) as (file, run), ProgressLine("reading") as progress:
-            found, problems = read.read(file, run, progress=progress)
+            found, problems = read.read(file, run, stall_seconds=arguments.stall, progress=progress)
     except LogError as error:
         return fail("whatif", clean_text(error, 500))
     for line in problem_lines(problems):

@@ -65,7 +65,7 @@ def comparison_page(found: Comparison, base: Sequence[Steps], new: Sequence[Step
     paces = [Line(one.name, one.lengths) for one in (base[0], new[0])]
     rows = [
         [one.name, *(f"{ns / unit_ns:,.2f}" for ns in (one.base_ns, one.new_ns)),
-         f"{one.change_ns / unit_ns:+,.2f}", text.share(one).strip()]
+         text.signed(one.change_ns / unit_ns, 2), text.share(one).strip()]
         for one in text.shown(found)
     ]  # fmt: skip
     heads = ["", f"base, {unit}", f"new, {unit}", f"change, {unit}", "of the step, 95 %"]

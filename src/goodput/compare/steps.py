@@ -17,6 +17,7 @@ from goodput.account import Attempt
 from goodput.account.account import peak_of
 from goodput.account.states import STATES
 from goodput.compare.selection import SINCE_START, STEP, Window
+from goodput.defaults import STALL_SECONDS
 from goodput.estimates.mean import mean_of
 from goodput.runlog import LogError
 from goodput.runlog.replay import Step, read_steps, replay
@@ -85,12 +86,14 @@ def read(
     window: Window | None = None,
     *,
     thinned_until_ns: Mapping[int, int] | None = None,
+    stall_seconds: float = STALL_SECONDS,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Steps:
     """The only run of a log, or the one that is named, or a window of it. Raises LogError if there are too few steps.
 
     Of a rank's lines up to its time in `thinned_until_ns` those that stand for several steps were thinned: steps up to the last
-    of them are left out. Then, and of standard input, which can be read once, the figures of the whole run are unknown.
+    of them are left out. Then, and of standard input, which can be read once, the figures of the whole run are unknown. Those have
+    stalls from `stall_seconds` on.
     """
     share = 1.0 if path == "-" else 0.5
     by_rank: dict[int, _Rows] = {}
@@ -131,7 +134,7 @@ def read(
         found.warm_up = warm_up(found.lengths)
     # A stall threshold from thinned lines would be too high.
     if path != "-" and not thinned:
-        found.whole = _whole(path, name, bounds, lambda at: progress(0.5 + 0.5 * at))
+        found.whole = _whole(path, name, bounds, stall_seconds, lambda at: progress(0.5 + 0.5 * at))
     return found
 
 
@@ -172,9 +175,13 @@ def _within(found: Steps, window: Window, start_ns: int) -> tuple[Steps, tuple[i
 
 
 def _whole(
-    path: str, run: str, bounds: tuple[int | None, int | None] | None, progress: Callable[[float], None]
+    path: str,
+    run: str,
+    bounds: tuple[int | None, int | None] | None,
+    stall_seconds: float,
+    progress: Callable[[float], None],
 ) -> Whole | None:
-    for one in replay(path, window=bounds, progress=progress):
+    for one in replay(path, stall_seconds=stall_seconds, window=bounds, progress=progress):
         if one.account.run == run:
             account = one.account
             return Whole(account.ratio("goodput"), account.ratio("mfu"), account.wall_gpu_ns() / 1e9)

@@ -25,7 +25,7 @@ def render(found: Comparison) -> str:
     for one in shown(found):
         lines.append(
             f"  {one.name:{width}}  {one.base_ns / unit_ns:11,.2f}  {one.new_ns / unit_ns:11,.2f}"
-            f"  {one.change_ns / unit_ns:+11,.2f}  {share(one)}"
+            f"  {signed(one.change_ns / unit_ns, 2):>11}  {share(one)}"
         )
     lines += ["", *_figures(found), *map(wrap, notes(found))]
     return "\n".join(lines).rstrip()
@@ -38,7 +38,7 @@ def markdown(found: Comparison) -> str:
     for one in shown(found):
         lines.append(
             f"| {one.name} | {one.base_ns / unit_ns:,.2f} | {one.new_ns / unit_ns:,.2f}"
-            f" | {one.change_ns / unit_ns:+,.2f} | {share(one).strip()} |"
+            f" | {signed(one.change_ns / unit_ns, 2)} | {share(one).strip()} |"
         )
     ratios = ratios_of(found)
     if ratios:
@@ -151,9 +151,14 @@ def shown(found: Comparison) -> Sequence[Difference]:
     return [*large, *small, found.step]
 
 
+def signed(value: float, digits: int) -> str:
+    """With its sign; what is rounded to zero has a plus."""
+    return f"{round(value, digits) + 0.0:+,.{digits}f}"
+
+
 def share(one: Difference) -> str:
     """The change in % of the base's step, with half of its interval."""
-    text = f"{100 * one.share:+6.1f} %"
+    text = f"{signed(100 * one.share, 1):>6} %"
     return text if one.share_low == one.share_high else f"{text} ± {_half(one):.1f}"
 
 

@@ -140,7 +140,7 @@ class Demo:
         self._attempt(view, peak, began, kill=self.options.kill_at is not None)
         killed_step = self._killed_step()
         if killed_step is not None:
-            view.note(f"rank {self.killed_rank} was killed in step {killed_step}; the run is down")
+            view.note(f"rank {self.killed_rank} was killed in step {killed_step}; the run has failed")
             until = time.time() + RESTART_SECONDS
             while time.time() < until:
                 self._poll(view)

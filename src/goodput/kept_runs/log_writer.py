@@ -22,6 +22,7 @@ from goodput.kept_runs.folder import DRAFT, LOG, Folder, Part, Settings, private
 from goodput.kept_runs.pages import mark_over
 from goodput.log_lines import AttemptLines, line
 from goodput.rank_page.page import file_prefix, process_start_ticks
+from goodput.sdk.reports.local_accounts import is_without_gpu
 
 PART_SHARE = 8  # of the folder's bound, for one part
 _LEVEL = 6
@@ -57,6 +58,7 @@ class LogWriter:
         self._attempts: dict[tuple[int, int, int], Kept] = {}
         self._pending: list[bytes] = []
         self._shifts: dict[int, int] = {}
+        self._no_gpu = {"without_gpu": True} if is_without_gpu() else {}
         self._bytes, self._every = 0, 1
 
     def take(self, attempt: Attempt) -> None:
@@ -125,7 +127,7 @@ class LogWriter:
         kept = self._attempts.values()
         start_ns = self.part.started_ns
         self.part.head = [
-            line("run", start_ns, run=self.part.run).decode(),
+            line("run", start_ns, run=self.part.run, **self._no_gpu).decode(),
             *(one.lines.begin(one.attempt, one.starts)[1].decode() for one in kept),
         ]
         self.part.tail = [one.lines.last(one.attempt)[1].decode() for one in kept]

@@ -8,17 +8,29 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 
+class Culprit(BaseModel):
+    """What the others of a run wait for: a rank on a host, a whole host, or a stage of the pipeline."""
+
+    rank: int | None
+    host: str | None
+    stage: int | None
+
+
 class RunRow(BaseModel):
     run: str
     status: str
     start: str
     end: str = Field(description="of a running run the time up to which the row counts")
     ranks: int
+    gpus: int = Field(description="of all its ranks; 0 where they are known to have none, or not counted yet")
+    without_gpus: bool = Field(description="its ranks are known to have no GPU: hours are of processes")
     gpu_hours: float
+    dollars: float | None = Field(description="of all hours; null without a price")
     goodput: float | None = Field(description="share of GPU time that was useful work")
     mfu: float | None
     restarts: int
     leading_cause: str | None = Field(description="the state to act on first")
+    culprit: Culprit | None = Field(description="what the others wait for; null: nothing stands out")
     hangs: bool
     wasted_gpu_hours: float
     wasted_dollars: float | None
@@ -46,7 +58,9 @@ class Account(BaseModel):
     start: str
     end: str
     ranks: int
+    without_gpus: bool = Field(description="its ranks are known to have no GPU: hours are of processes")
     gpu_hours: float
+    dollars: float | None = Field(description="of all hours; null without a price")
     states: list[StateTime]
     availability: float | None
     step_efficiency: float | None
@@ -63,6 +77,9 @@ class Account(BaseModel):
     checkpoint_interval_seconds: float | None
     best_checkpoint_interval_seconds: float | None
     leading_cause: str | None
+    failure: str | None = Field(description="why it failed, where that is known; null while it has not")
+    failed_rank: int | None
+    failed_step: int | None
     hangs: bool | None = Field(description="now; null for a window")
     errors: list[str]
 
@@ -72,6 +89,7 @@ class Cause(BaseModel):
     meaning: str
     share: float
     gpu_hours: float
+    avoidable_gpu_hours: float = Field(description="without what is paid once, or needed by the schedule")
     dollars: float | None
     speedup_without: float | None = Field(description="how many times faster the run would be without it")
     speedup_low: float | None = Field(description="bounds of its 95 % interval; null if by share")

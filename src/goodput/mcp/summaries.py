@@ -50,14 +50,26 @@ def run_row(run: Document) -> answers.RunRow:
         start=iso(run["start"]),
         end=iso(run["end"]),
         ranks=run["world_size"],
+        gpus=run.get("gpus", 0),  # An aggregator of an earlier version has none, as below.
+        without_gpus=run.get("is_on_cpu", False),
         gpu_hours=hours(run["gpu_seconds"]),
+        dollars=rounded_or_none(run["cost"]),
         goodput=rounded_or_none(run["goodput"]),
         mfu=rounded_or_none(run["mfu"]),
         restarts=run["restarts"],
         leading_cause=run["leading_cause"],
+        culprit=_culprit(run.get("culprit")),
         hangs=run["hang"],
         wasted_gpu_hours=hours(run["waste_gpu_seconds"]),
         wasted_dollars=rounded_or_none(run["waste_cost"]),
+    )
+
+
+def _culprit(found: Document | None) -> answers.Culprit | None:
+    if found is None:
+        return None
+    return answers.Culprit(
+        rank=found["rank"], host=found["host"] and text(found["host"]), stage=found["stage"]
     )
 
 
@@ -78,14 +90,16 @@ def state_times(states: Mapping[str, float], cost: Document | None = None) -> li
 
 
 def account(found: Document, is_window: bool = False) -> answers.Account:
-    checkpoints = found["checkpoints"]
+    checkpoints, failure = found["checkpoints"], found.get("failure")
     return answers.Account(
         run=text(found["run"]),
         status=found["status"],
         start=iso(found["start"]),
         end=iso(found["end"]),
         ranks=found["world_size"],
+        without_gpus=found.get("is_on_cpu", False),
         gpu_hours=hours(found["gpu_seconds"]),
+        dollars=rounded_or_none(found["cost"] and found["cost"]["total"]),
         states=state_times(found["states"], found["cost"]),
         **{
             name: rounded_or_none(found["factors"][name])
@@ -101,6 +115,9 @@ def account(found: Document, is_window: bool = False) -> answers.Account:
         checkpoint_interval_seconds=rounded_or_none(checkpoints["interval_seconds"]),
         best_checkpoint_interval_seconds=rounded_or_none(checkpoints["best_interval_seconds"]),
         leading_cause=next(iter(found["advice_order"]), None),
+        failure=(failure and text(failure["text"])) or None,
+        failed_rank=failure and failure["rank"],
+        failed_step=failure and failure["step"],
         hangs=None if is_window else found["hang"] is not None,
         errors=[text(error) for error in found["errors"][:LISTED_MAX]],
     )
@@ -121,6 +138,7 @@ def causes(found: Document) -> answers.Causes:
                 meaning=MEANINGS.get(cause["state"], ""),
                 share=rounded(cause["share"]),
                 gpu_hours=hours(cause["gpu_seconds"]),
+                avoidable_gpu_hours=hours(cause["avoidable_gpu_seconds"]),
                 dollars=rounded_or_none(cause["cost"]),
                 speedup_without=rounded_or_none(cause["gain"]),
                 speedup_low=rounded_or_none(cause["gain_low"]),

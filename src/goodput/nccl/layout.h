@@ -5,7 +5,7 @@
 #define GOODPUT_NCCL_LAYOUT_H
 
 #define PAGE_MAGIC 0x00545550444f4f47ull
-#define PAGE_VERSION 4
+#define PAGE_VERSION 5
 #define FILE_BYTES 15532032ull
 #define W_MAGIC 0
 #define W_VERSION 1

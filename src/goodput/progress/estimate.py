@@ -3,7 +3,8 @@
 The time left is that of the missing steps at what a kept step has cost the run so far, everything included that recurs:
 waits, checkpoints, evaluations, steps that were done again, the time down and the starts after restarts. What was paid
 once (the first start) is left out. So it expects failures and checkpoints at the rate seen so far, and none before the
-first. Unknown without a declared number of steps, and while the run hangs.
+first. Unknown without a declared number of steps, while the run hangs, and
+where it ended without having finished.
 
     progress = progress_of(document, steps_per_second=2.4)
     print(progress.share, progress.remaining_seconds)
@@ -61,10 +62,13 @@ def progress_of(document: Mapping[str, Any], steps_per_second: float | None = No
 
 
 def remaining_seconds(document: Mapping[str, Any]) -> float | None:
-    """Wall seconds from the account's end to that of the whole run; 0 for a run that is over, None while it hangs."""
+    """Wall seconds from the account's end to that of the whole run.
+
+    0 for a run that finished. None while it hangs, and for one that ended otherwise: whether it goes on is unknown.
+    """
     whole = document["whole_run"]
     if document["status"] in FINAL_STATUSES:
-        return 0.0
+        return 0.0 if document["status"] == "finished" else None
     if whole is None or not whole["gpu_seconds"] or document["hang"]:
         return None
     return whole["seconds"] * max(1 - document["gpu_seconds"] / whole["gpu_seconds"], 0.0)

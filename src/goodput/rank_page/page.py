@@ -22,7 +22,7 @@ from time import monotonic_ns
 from goodput.user_exceptions import reraise_from_handler
 
 MAGIC = int.from_bytes(b"GOODPUT\0", "little")
-VERSION = 4
+VERSION = 5
 
 # Index 0 is time in no phase; a user's own phases follow the built-in ones.
 PHASES = (
@@ -94,14 +94,15 @@ STEP_BIAS = 1 << 63
 USER_OFFSET = 8192
 USER_ENTRY_BYTES = 64
 
-# Events: word 0 number, 1 kind, 2 monotonic ns, 3 step + STEP_BIAS, 4..11 text, 15 seal. A writer breaks the
-# seal, stores the content, then the number, then the seal; a reader copies upwards. So a copy whose number
+# Events: word 0 number, 1 kind, 2 monotonic ns, 3 step + STEP_BIAS, then text, and the seal. A writer breaks the seal, stores the content, then the number, then the seal; a reader copies upwards. So a copy whose number
 # and seal agree is whole, however the two interleave.
 # `restored` is a load of a checkpoint whose step is unknown. It and `checkpoint_committed` may have the fingerprint of
 # the file as text. `failed` has the exception that ended the process, in the step that was running or next.
 EVENT_KINDS = ("", "checkpoint_begun", "checkpoint_committed", "resumed", "mark", "restored", "failed")
 W_EVENT_RING = 1536
-EVENT_RING, EVENT_WORDS, EVENT_TEXT_BYTES = 256, 16, 64
+EVENT_RING, EVENT_WORDS = 128, 32
+E_TEXT, E_SEAL = 4, EVENT_WORDS - 1
+EVENT_TEXT_BYTES = 8 * (E_SEAL - E_TEXT)
 
 # Steps: word 0 number (from 1), 1 step + STEP_BIAS, 2 start ns, 3 end ns, 4 samples so far, then the
 # cumulative totals and the cumulative outside part at the step's end, and the seal.
@@ -411,18 +412,31 @@ def write_user_phase(words: memoryview, index: int, name: bytes, state: bytes) -
 
 def write_event(words: memoryview, kind: str, time_ns: int, step: int, text: bytes) -> None:
     """Append an event. Text is cut between two characters."""
-    if len(text) > EVENT_TEXT_BYTES:
-        text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()
-    padded = memoryview(text.ljust(EVENT_TEXT_BYTES, b"\0")).cast("Q")
+    padded = memoryview(_event_text(text)).cast("Q")
     kind_index = EVENT_KINDS.index(kind)
     # From here on no call, so that a signal handler's event comes before or after this one (step_clock.py).
     number = words[W_EVENTS] + 1
     at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
-    words[at + EVENT_WORDS - 1] = 0
+    words[at + E_SEAL] = 0
     words[at + 1], words[at + 2], words[at + 3] = kind_index, time_ns, step + STEP_BIAS
-    words[at + 4 : at + 12] = padded
-    words[at] = words[at + EVENT_WORDS - 1] = number
+    words[at + E_TEXT : at + E_SEAL] = padded
+    words[at] = words[at + E_SEAL] = number
     words[W_EVENTS] = number
+
+
+def next_event(words: memoryview, kind: str, time_ns: int, step: int, text: bytes) -> tuple[int, bytes]:
+    """The next event's first word in the page, and its words as bytes, for another to write; nothing is written."""
+    number = words[W_EVENTS] + 1
+    head = struct.pack("=4Q", number, EVENT_KINDS.index(kind), time_ns, step + STEP_BIAS)
+    at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
+    return at, head + _event_text(text) + struct.pack("=Q", number)
+
+
+def _event_text(text: bytes) -> bytes:
+    """The text as an event has it: cut between two characters, filled with zeros."""
+    if len(text) > EVENT_TEXT_BYTES:
+        text = text[:EVENT_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    return text.ljust(EVENT_TEXT_BYTES, b"\0")
 
 
 # ---------------------------------------------------------------------------------------------- liveness

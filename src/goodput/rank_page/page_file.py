@@ -18,19 +18,22 @@ from goodput.wire.identity import check_identity, without_wrong_options
 
 _REVISION_READS_MAX = 4
 # What differs between the versions of a page: built-in phases, the word R_OUTSIDE of a step, whether it has
-# collectives, the file's length.
-Layout = namedtuple("Layout", "phases outside collectives file_bytes")
+# collectives, the file's length, events in the ring, words of an event, the first word after its text.
+Layout = namedtuple("Layout", "phases outside collectives file_bytes event_ring event_words event_text_end")
+_EVENTS = (page.EVENT_RING, page.EVENT_WORDS, page.E_SEAL)
+_SHORT_EVENTS = (256, 16, 12)
 
 
-def _layout(phases: tuple[str, ...], collectives: bool = False) -> Layout:
+def _layout(phases: tuple[str, ...], collectives: bool = False, events: tuple = _SHORT_EVENTS) -> Layout:
     slots = len(phases) + page.USER_PHASES_MAX
     size = 8 * (page.W_HISTOGRAMS + 2 * slots * page.HISTOGRAM_WORDS + collectives * page.COLLECTIVES_WORDS)
-    return Layout(phases, page.R_TOTALS + slots, collectives, size)
+    return Layout(phases, page.R_TOTALS + slots, collectives, size, *events)
 
 
-# By version. Version 3 had no collectives, version 2 no phase `rollout` either.
+# By version. Events of version 4 had 64 bytes of text. Version 3 had no collectives, version 2 no phase `rollout` either.
 LAYOUTS = {
-    page.VERSION: _layout(page.PHASES, collectives=True),
+    page.VERSION: _layout(page.PHASES, collectives=True, events=_EVENTS),
+    4: _layout(page.PHASES, collectives=True),
     3: _layout(page.PHASES),
     2: _layout(page.PHASES[: page.PHASES.index("rollout")]),
 }

@@ -259,19 +259,20 @@ class Reader(PageFile):
         return steps, last
 
     def _events(self, since: int, written: int) -> list[EventRecord]:
-        first = max(since + 1, written - page.EVENT_RING + 1)
+        ring, size, text_end = self.layout.event_ring, self.layout.event_words, self.layout.event_text_end
+        first = max(since + 1, written - ring + 1)
         events = []
         for number in range(first, written + 1):
-            at = page.W_EVENT_RING + (number - 1) % page.EVENT_RING * page.EVENT_WORDS
-            words = self._words(at, page.EVENT_WORDS)
+            at = page.W_EVENT_RING + (number - 1) % ring * size
+            words = self._words(at, size)
             # A word that changed while being read belongs to a newer event: leave it for the next snapshot.
-            if words[0] != number or words[page.EVENT_WORDS - 1] != number:
+            if words[0] != number or words[size - 1] != number:
                 continue
             kind, time_ns, step = words[1], words[2], words[3] - page.STEP_BIAS
             if time_ns >= page.NS_MAX or not -1 <= step < page.NS_MAX:
                 raise PageError("value", f"{self.path}: event {number} has an impossible time or step")
             if 0 < kind < len(page.EVENT_KINDS):
-                text = _text_of(words[4:12].tobytes())
+                text = _text_of(words[page.E_TEXT : text_end].tobytes())
                 events.append(EventRecord(number, page.EVENT_KINDS[kind], time_ns, step, text))
         return events
 

@@ -17,6 +17,8 @@ KEPT = ("host", "device", "dtype")
 def complete_attempts(found: RunTrack) -> None:
     """Fill in the fields of attempts from earlier attempts of the rank and from the run's lines."""
     run_lines = sorted(found.run_lines, key=lambda line: line.time_ns)
+    # A kept run has a line of each of its hosts.
+    found.run.is_without_gpu = bool(run_lines) and all(line.without_gpu for line in run_lines)
     ranks = 1 + max((rank for rank, _ in found.tracks), default=0)
     first = min((number for _, number in found.tracks), default=0)
     rank_before: dict[int, Attempt] = {}

@@ -105,6 +105,7 @@ class Line(msgspec.Struct, gc=False, rename=lambda name: f"internal {name}" if n
     resume_step: _Step | None = None
     restored: bool | None = None
     world_size: Annotated[int, Meta(ge=1, le=1 << 18)] | None = None
+    without_gpu: bool = False
     host: Name | None = None
     device: Name | None = None
     device_uuid: Name | None = None

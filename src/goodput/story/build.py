@@ -109,6 +109,7 @@ def _story(document: Mapping[str, Any], incidents: list[Incident], pace: str) ->
         "start": document["start"],
         "end": document["end"],
         "world_size": document["world_size"],
+        "is_on_cpu": bool(document.get("is_on_cpu")),
         "gpu_seconds": document["gpu_seconds"],
         "cost": None if total is None else total["total"],
         "told_gpu_seconds": sum(one.gpu_seconds or 0.0 for one in incidents),

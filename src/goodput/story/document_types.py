@@ -36,7 +36,7 @@ class Story(TypedDict):
     """What happened to a run, in order. `left_out` is how many of the least costly events are not among `events`.
 
     `told_gpu_seconds` is what the events cost together, which may overlap; `pace` says from what changes of pace are
-    known, or why they are not.
+    known, or why they are not. Where `is_on_cpu` seconds are of processes, as in an account.
     """
 
     run: str
@@ -44,6 +44,7 @@ class Story(TypedDict):
     start: float
     end: float
     world_size: int
+    is_on_cpu: bool
     gpu_seconds: float
     cost: float | None
     told_gpu_seconds: float

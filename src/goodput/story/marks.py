@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from goodput.account.text import duration
+from goodput.account.text import duration, unit_of
 from goodput.story.document_types import Story, StoryEvent
 
 MARKS_MAX = 16
@@ -30,31 +30,33 @@ def marks_of(story: Story, is_final: bool) -> list[Mark]:
     costliest = sorted(settled, key=lambda one: -(one["gpu_seconds"] or 0.0))[:MARKS_MAX]
     found: dict[tuple, Mark] = {}
     for event in sorted(costliest, key=lambda one: one["time"]):
-        mark = _mark(event)
+        mark = _mark(event, unit_of(story))
         found.setdefault((mark.kind, *mark[2:]), mark)
     return list(found.values())
 
 
-def _mark(event: StoryEvent) -> Mark:
+def _mark(event: StoryEvent, unit: str) -> Mark:
     lasted = "" if event["end"] is None else f", for {duration(event['end'] - event['time'])}"
     claims = "; ".join(f"{one['basis']}: {one['text']}" for one in event["claims"])
     return Mark(
         event["kind"],
         event["time"],
         _clean(event["title"] + lasted, TITLE_CHARACTERS_MAX),
-        _cost(event),
+        _cost(event, unit),
         _clean(claims, CLAIMS_CHARACTERS_MAX),
     )
 
 
-def _cost(event: StoryEvent) -> str:
-    """As "0.51 GPU-hours, $1.3 (estimated)", to two digits; below a minute in GPU-seconds."""
+def _cost(event: StoryEvent, unit: str) -> str:
+    """As "0.51 GPU-hours, $1.3 (estimated)", to two digits; below a minute in seconds."""
     seconds = event["gpu_seconds"]
     if not seconds:
         return ""
     money = "" if event["cost"] is None else f", ${_two_digits(event['cost'])}"
     spent = (
-        f"{_two_digits(seconds)} GPU-seconds" if seconds < 60 else f"{_two_digits(seconds / 3600)} GPU-hours"
+        f"{_two_digits(seconds)} {unit}-seconds"
+        if seconds < 60
+        else f"{_two_digits(seconds / 3600)} {unit}-hours"
     )
     return f"{spent}{money} ({event['cost_basis']})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from goodput.account.text import dollars, duration, percent, wrap
+from goodput.account.text import dollars, duration, percent, unit_of, wrap
 from goodput.story.document_types import Story, StoryEvent
 
 INDENT = " " * 12
@@ -42,7 +42,7 @@ def _head(story: Story) -> Iterator[str]:
     length = duration(story["end"] - story["start"])
     yield wrap(
         f"the story of run {story['run']}: {story['status']}, {world} rank{'s' * (world != 1)}, {length}, "
-        f"{story['gpu_seconds'] / 3600:,.2f} GPU-hours{money}",
+        f"{story['gpu_seconds'] / 3600:,.2f} {unit_of(story)}-hours{money}",
         2,
     )
     share = story["told_gpu_seconds"] / story["gpu_seconds"] if story["gpu_seconds"] else 0.0
@@ -73,14 +73,14 @@ def _event(story: Story, event: StoryEvent) -> Iterator[str]:
     yield wrap(f"  {clock}  {event['title']}{lasted}", len(INDENT))
     if event["gpu_seconds"] is not None:
         money = "" if event["cost"] is None else f", {dollars(event['cost'])}"
-        yield f"{INDENT}{_gpu_time(event['gpu_seconds'])}{money} ({event['cost_basis']})"
+        yield f"{INDENT}{_work_time(event['gpu_seconds'], unit_of(story))}{money} ({event['cost_basis']})"
     for claim in event["claims"]:
         yield wrap(f"{INDENT}{claim['basis']}: {claim['text']}", len(INDENT) + 2)
 
 
-def _gpu_time(seconds: float) -> str:
+def _work_time(seconds: float, unit: str) -> str:
     """Hours from a minute on."""
     hours = seconds / 3600
     if seconds < 60:
-        return f"{seconds:.2g} GPU-seconds"
-    return f"{hours:,.2f} GPU-hours" if hours >= 0.1 else f"{hours:.2g} GPU-hours"
+        return f"{seconds:.2g} {unit}-seconds"
+    return f"{hours:,.2f} {unit}-hours" if hours >= 0.1 else f"{hours:.2g} {unit}-hours"

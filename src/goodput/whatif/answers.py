@@ -54,7 +54,8 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """The answers for one run. `answers` are those worth at least a thousandth, the most GPU-hours first.
+    """The answers for one run. `answers` are those worth at least a thousandth, the most GPU-hours first; where
+    `worker` is "process" and not "GPU", hours are of processes.
 
     `unexplained` is the part of a step that the ranks' own times and waits leave open; it is zero if all were measured.
     `gains` has by state how many times as fast the run would be without it. `core_waits` has by host the share of their
@@ -64,6 +65,7 @@ class Answers(msgspec.Struct, frozen=True):
 
     run: str
     ranks: int
+    worker: str
     gpu_hours: float
     dollars: float | None
     confidence: float
@@ -91,6 +93,7 @@ def answer(account: Account, recorder: Recorder) -> Answers:
     return Answers(
         run=account.run,
         ranks=account.rank_count(),
+        worker="process" if account.is_on_cpu else "GPU",
         gpu_hours=hours,
         dollars=None if price is None else hours * price,
         confidence=CONFIDENCE,
@@ -241,5 +244,6 @@ def _node(account: Account, teams: list[Team]) -> Answer | Unknown:
     wall = account.wall_gpu_ns()
     gains = tuple((1 + faster_by(wall, ns)) * rest - 1 for ns in (saved.value, *bounds))
     change = Change("node", f"node {host} left out", lambda _: None, "straggler", None, host)
-    note = f"the same work by {team.devices - team.host_devices[host]} of {team.devices} GPUs, with the batch that each has"
+    workers = "processes" if account.is_on_cpu else "GPUs"
+    note = f"the same work by {team.devices - team.host_devices[host]} of {team.devices} {workers}, with the batch that each has"
     return _answer(account, change, saved.value, bounds, "replayed", note, gains)

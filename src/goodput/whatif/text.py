@@ -20,7 +20,7 @@ def render(found: Answers) -> str:
 def _head(found: Answers) -> Iterator[str]:
     cost = "" if found.dollars is None else f", ${found.dollars:,.2f}"
     ranks = f"{found.ranks} rank{'s' * (found.ranks > 1)}"
-    yield f"{found.run}: {ranks}, {_hours(found.gpu_hours)} GPU-hours{cost}"
+    yield f"{found.run}: {ranks}, {_hours(found.gpu_hours)} {found.worker}-hours{cost}"
     if found.step_seconds is not None and found.unexplained is not None:
         yield f"{found.steps_replayed:,} of {found.steps:,} steps replayed, {_seconds(found.step_seconds)} each"
         if found.unexplained >= UNEXPLAINED_SHARE:
@@ -43,7 +43,7 @@ def _table(found: Answers) -> Iterator[str]:
     if not found.answers:
         yield "no change that is known would make the run faster by 0.1 %"
         return
-    yield _row("what if", "faster", "95 %", "GPU-h", "dollars")
+    yield _row("what if", "faster", "95 %", "GPU-h" if found.worker == "GPU" else "hours", "dollars")
     for one in found.answers:
         text = one.change
         if len(text) > CHANGE_WIDTH:

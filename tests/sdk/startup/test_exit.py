@@ -10,6 +10,7 @@ import pytest
 from support.sdk import sdk_process
 from support.sdk.checks import check
 
+from goodput.rank_page import page
 from goodput.rank_page.reader import Reader
 
 STEPS = "\nfor i in goodput.steps(range(3)): work()\n"
@@ -46,7 +47,7 @@ def test_the_end_of_a_process(sdk, end, status, ended):
     [
         ("raise ValueError('mine')", 3, "ValueError: mine"),
         ("for i in goodput.steps([1]): 1 / 0", 3, "ZeroDivisionError: division by zero"),
-        ("raise RuntimeError('long ' * 30)", 3, "RuntimeError: " + ("long " * 30)[: 64 - 14 - 3] + "..."),
+        ("raise RuntimeError('long ' * 60)", 3, "RuntimeError: " + ("long " * 60)[: 216 - 14 - 3] + "..."),
         ("raise RuntimeError('\x1b[31m\\nred')", 3, "RuntimeError: ?[31m?red"),
         ("raise KeyError", 3, "KeyError"),
         ("class Mine(Exception):\n    def __str__(self): return 1 / 0\nraise Mine", 3, "Mine"),
@@ -96,6 +97,63 @@ def test_the_exit_status_decides(sdk, pure, end, status, ended):
     """Exit functions do not see it, so the implementation in Python does not know it."""
     snapshot = check(sdk(f"{STEPS}{end}", status=status).snapshot())
     assert snapshot.ended == ("finished" if pure else ended)
+
+
+EXIT_AND_GO_ON = """
+try: sys.exit('caught')
+except SystemExit: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "text"),
+    [
+        ("sys.exit('wrong configuration')", 1, "SystemExit: wrong configuration"),
+        ("sys.exit(ValueError('mine'))", 1, "SystemExit: mine"),
+        ("sys.exit('long ' * 60)", 1, "SystemExit: " + ("long " * 60)[: page.EVENT_TEXT_BYTES - 12 - 3] + "..."),
+        ("class Mine:\n    def __str__(self): return 1 / 0\nsys.exit(Mine())", 1, "SystemExit"),
+        ("sys.exit(1)", 1, "exit status 1"),
+        ("raise SystemExit(137)", 137, "exit status 137"),
+        ("raise SystemExit('not seen')", 1, "exit status 1"),
+        (CAUGHT, 3, "exit status 3"),
+        (f"{EXIT_AND_GO_ON}raise SystemExit(3)", 3, "exit status 3"),
+        (f"{EXIT_AND_GO_ON}sys.exit(1)", 1, "exit status 1"),
+        ("thread = threading.Thread(target=sys.exit, args=('other',)); thread.start(); thread.join(); raise SystemExit(1)",
+         1, "exit status 1"),
+        (f"{EXIT_AND_GO_ON}1 / 0", 1, "ZeroDivisionError: division by zero"),
+    ],
+)  # fmt: skip
+def test_the_argument_of_exit_is_recorded(sdk, pure, end, status, text):
+    """Python prints it and forgets it; it counts only where the process exits with the status that a text gives."""
+    snapshot = check(sdk(f"{STEPS}goodput.mark('last')\n{end}", status=status).snapshot())
+    texts = [one.text for one in snapshot.events]
+    if pure and not text.startswith("ZeroDivisionError"):  # The exit status is unknown.
+        assert (snapshot.ended, texts) == ("finished", ["last"])
+        return
+    assert (snapshot.ended, texts) == ("failed", ["last", text])
+    assert snapshot.events[-1].kind == "failed" and snapshot.events[-1].step == 3
+    assert not any(snapshot.drops.values())
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "step"),
+    [
+        ("sys.exit('text')", 1, 3),
+        ("sys.exit(7)", 7, 3),
+        (f"{EXIT_AND_GO_ON}raise SystemExit(5)".replace("\n", "\n    "), 5, 4),
+    ],
+)
+def test_the_step_of_an_exit_is_the_running_one(sdk, pure, end, status, step):
+    """Leaving the loop completes its step, as `break` does, before exit functions run."""
+    snapshot = check(
+        sdk(f"{STEPS}for i in goodput.steps([1]):\n    work()\n    {end}", status=status).snapshot()
+    )
+    assert [one.step for one in snapshot.events if one.kind == "failed"] == ([] if pure else [step])
+
+
+def test_exit_text_of_a_program_that_goes_on_is_not_recorded(sdk):
+    snapshot = check(sdk(f"{STEPS}{EXIT_AND_GO_ON}").snapshot())
+    assert snapshot.ended == "finished" and snapshot.events == []
 
 
 def test_an_exception_inside_a_step_leaves_it_unfinished(sdk):

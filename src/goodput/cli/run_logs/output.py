@@ -17,10 +17,15 @@ GAIN_ROWS_MAX = 100_000  # steps of all ranks, the newest; with what is computed
 NO_STORY = "a story needs NumPy: pip install 'goodput-telemetry[compare]'"
 
 
-def add_account_options(add) -> None:
-    """The options of `goodput report` and `goodput replay`."""
+def add_stall_option(add) -> None:
+    """`--stall`, of every command that makes accounts of logs or pages."""
     add("--stall", metavar="SECONDS", type=positive_seconds, default=STALL_SECONDS,
         help="shortest stall (default: %(default)g)")  # fmt: skip
+
+
+def add_account_options(add) -> None:
+    """The options of `goodput report` and `goodput replay`."""
+    add_stall_option(add)
     add("--stall-seconds", dest="stall", type=positive_seconds, action=OldSpelling, new="--stall",
         default=argparse.SUPPRESS)  # fmt: skip
     add("--story", action="store_true",

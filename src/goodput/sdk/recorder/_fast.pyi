@@ -19,5 +19,17 @@ Call: Any
 
 def set_constants(**constants: int) -> None: ...
 def set_collective_constants(**constants: int) -> None: ...
-def fail_by_status(fd: int, size: int, word: int, finished: int, failed: int, /) -> bool: ...
+def fail_by_status(
+    fd: int,
+    size: int,
+    word: int,
+    finished: int,
+    failed: int,
+    events: int,
+    at: int,
+    event: bytes,
+    status: int,
+    next_step: int,
+    /,
+) -> bool: ...
 def wait_at_exit(child: int, fd: int, /) -> bool: ...

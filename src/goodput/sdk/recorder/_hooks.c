@@ -1080,7 +1080,7 @@ static PyMethodDef functions[] = {
     {"set_collective_constants", (PyCFunction)(void (*)(void))goodput_set_collective_constants,
      METH_VARARGS | METH_KEYWORDS, "Take the words of goodput.rank_page.collective_records."},
     {"fail_by_status", goodput_fail_by_status, METH_VARARGS,
-     "Replace a word of a file if the process exits with another status than 0; False if that is not possible."},
+     "Write an event and replace a word of a file if the process exits with another status than 0; False if not possible."},
     {"wait_at_exit", goodput_wait_at_exit, METH_VARARGS,
      "Then close the input of a child process and wait for it; False if no status is waited for."},
     {NULL},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from goodput.rank_page import page
 from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.startup.exit_text import ExitCall
 
 try:
     if compiled:
@@ -17,15 +18,24 @@ except ImportError:
     compiled = False  # A module that was compiled from an earlier version.
 
 _MAPPED_BYTES = (
-    8 * 2 * page.LIVE
+    8 * page.W_STEP_RING
 )  # from the file's start, since a mapping cannot begin in the middle of a 64 KiB page
 _FINISHED, _FAILED = page.END_REASONS.index("finished"), page.END_REASONS.index("failed")
 
 
-def fail_unless_zero(fd: int) -> None:
-    """Mark the finished page of this file as failed once the process exits with another status than 0."""
+def fail_unless_zero(fd: int, words: memoryview, time_ns: int, last_exit: ExitCall) -> None:
+    """Mark the finished page of this file as failed once the process exits with another status than 0.
+
+    The event of it has the step and the text of the last call of `sys.exit` if that gives this status, else the step that
+    is running or next now and the status.
+    """
     if compiled and fd >= 0:
-        fail_by_status(fd, _MAPPED_BYTES, page.W_ENDED, _FINISHED, _FAILED)
+        text = last_exit.text.encode("utf-8", "replace")
+        at, event = page.next_event(words, "failed", time_ns, last_exit.step, text)
+        fail_by_status(
+            *(fd, _MAPPED_BYTES, page.W_ENDED, _FINISHED, _FAILED, page.W_EVENTS, at, event),
+            *(last_exit.status, words[page.W_STEP_NEXT]),
+        )
 
 
 def will_wait(child: int, fd: int) -> bool:

@@ -20,7 +20,7 @@ from collections import deque
 from goodput.rank_page import own_pages, page
 from goodput.sdk.recorder.messages import Messages, short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, Recorder, State, checked_int
-from goodput.sdk.startup import exit_status, unranked, variables
+from goodput.sdk.startup import exit_status, exit_text, unranked, variables
 from goodput.sdk.startup.calibration import calibrate
 from goodput.sdk.startup.declared_fields import DeclaredFields
 from goodput.sdk.startup.phase_table import PhaseTable
@@ -38,8 +38,6 @@ CALLS_MAX = 64  # queued while one is being handled
 NUMBERINGS_MAX = 1024
 ENDS = ("finished", "failed")
 INTERRUPTS_MAX = 4  # of one call, by signal handlers
-
-_CUT = "..."  # at the end of a text that is too long
 
 
 class Session:
@@ -244,6 +242,7 @@ class Session:
             calibrate(self.recorder)
         self.recorder.reset()
         self._close_before_exit()
+        exit_text.watch_exit_calls(self.recorder)
         self._open(self._numbered_writer if identity.get("worker") else self._writer, identity, directory)
 
     def _open_next_attempt(self, identity: dict) -> None:
@@ -407,12 +406,13 @@ class Session:
             is_open = self.recorder.is_recording
             steps = self.recorder.steps if is_open else 0
             is_interactive = hasattr(sys, "ps1")
+            now_ns, last_exit = time.perf_counter_ns(), exit_text.last_exit_call()
             if is_open and not (succeeded or is_interactive):
-                step = self.recorder.words[page.W_STEP_NEXT] - page.STEP_BIAS
-                self.recorder.write_event("failed", time.perf_counter_ns(), max(step, -1), _raised_text())
+                said = exit_text.raised_text() or last_exit.text
+                self.recorder.write_event("failed", now_ns, exit_text.next_step(self.recorder), said)
             self.stop("finished" if succeeded or is_interactive else "failed")
             if is_open and succeeded and frame is None and not is_interactive and self.writer is not None:
-                exit_status.fail_unless_zero(self.writer.fd)
+                exit_status.fail_unless_zero(self.writer.fd, self.recorder.words, now_ns, last_exit)
             if self._print_reports and self.environ.get("GOODPUT_REPORT", "") not in ("", "0"):
                 self._print_reports(self, bool(steps))
         except Exception as error:
@@ -442,23 +442,6 @@ def _check_again(given: dict, warn) -> None:
         value = given.get(name)
         if value is not None and checked_int(value, 0, page.NS_MAX) is None:
             warn(f"start({name}={short_repr(value)}): want a whole number; ignored")
-
-
-def _raised_text() -> str:
-    """The exception that ends the program, as much of it as an event holds; "" where none is known."""
-    raised = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    if raised is None:
-        return ""
-    try:
-        said = str(raised)
-    except Exception as error:
-        reraise_from_handler(error)
-        said = ""
-    text = clean_text(f"{type(raised).__name__}: {said}" if said else type(raised).__name__, 500)
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= page.EVENT_TEXT_BYTES:
-        return text
-    return raw[: page.EVENT_TEXT_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
 def _calling_frame(function):

@@ -17,7 +17,7 @@ const LABEL_PIXELS = 58;
 const ROW_PIXELS_MAX = 22;
 const ROW_PIXELS_MIN = 9;
 const HEIGHT = 420;
-const STEPS = [0.9, 1.02, 1.05, 1.1, 1.25, 1.5]; // Upper bounds of the colours in the legend but the last.
+const STEPS = [0.9, 1.02, 1.05, 1.1, 1.25, 1.5]; // Upper bounds of the colours in the legend but the last two: over all of them, and no step.
 const QUANTILES = { p100: ["slowest", "slowest"], p90: ["p90", "90th percentile"], p50: ["median", "median"],
   p10: ["p10", "10th percentile"] };
 const view = { heat: null, run: null, row: 0, column: 0, name: null, key: "" };
@@ -74,7 +74,7 @@ function paint() {
   const density = Math.min(globalThis.devicePixelRatio || 1, 2);
   Object.assign(view, { wide, rowPixels });
   const ink = getComputedStyle(canvas).color;
-  const scale = [...document.querySelectorAll(".scale .swatch")].map((node) => getComputedStyle(node).backgroundColor);
+  const scale = [...document.querySelectorAll("#heat-legend .swatch")].map((node) => getComputedStyle(node).backgroundColor);
   const key = JSON.stringify([wide, density, scale, ink, view.row, view.column, view.rows.map((row) => row.own)]);
   if (key === view.key) return;
   view.key = key;
@@ -93,8 +93,7 @@ function paintRows(pen, ink, scale, cell, rowPixels) {
     pen.fillText(row.label, LABEL_PIXELS - 6, (r + 0.5) * rowPixels, LABEL_PIXELS - 8);
     for (let i = 0; i < view.heat.columns; i++) {
       const value = ratio(row, i);
-      if (value === null) continue;
-      pen.fillStyle = colour(scale, value);
+      pen.fillStyle = value === null ? scale.at(-1) : colour(scale, value);
       pen.fillRect(LABEL_PIXELS + i * cell, r * rowPixels, cell + 0.5, rowPixels - 1);
     }
   });

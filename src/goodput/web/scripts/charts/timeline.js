@@ -68,7 +68,8 @@ function draw() {
   $("timeline-wait").hidden = ready;
   text($("timeline-wait"), poll.error ? `${poll.error}; retrying.` : data ? "This run has no time yet." : "Loading …");
   text($("timeline-note"), ready ? notes(data, poll) : "");
-  listeners.drawHeatMap(ready ? data.heat : data ? null : undefined, state.run, poll.error);
+  // In a file what is not there does not come.
+  listeners.drawHeatMap(ready ? data.heat : data || !isLive ? null : undefined, state.run, poll.error);
   if (!ready) return;
   if (state.cursor === null || state.cursor >= data.buckets.length) state.cursor = data.buckets.length - 1;
   areas.draw(data, { worker: workerOf(state.run), cursor: state.cursor, selected: state.selected ?? bucketsOf(window) });

@@ -25,17 +25,23 @@ function gpusOf({ is_on_cpu: onCpu, ranks, unseen_ranks: unseen = [] }) {
   return onCpu ? 0 : sum(ranks, (one) => one.devices) + sum(unseen, (one) => one.devices * one.ranks);
 }
 
+// What the others wait for: in a hang, else in each step.
+function culpritOf({ hang = null, straggler, ranks }) {
+  const { culprit, culprit_stage: stage = null } = straggler;
+  if (hang) return hang.culprit === null ? null : { rank: hang.culprit, host: hang.host, stage: null };
+  if (culprit === null && stage === null) return null;
+  return { rank: culprit, stage: culprit === null ? stage : null, host: ranks.find((one) => one.rank === culprit)?.host ?? null };
+}
+
 // A row of the list of runs, as api/v1/runs has it.
 function summary(run) {
   const { productive } = run.states;
-  const { culprit, culprit_stage: stage = null } = run.straggler;
   return {
     run: run.run, status: run.status, start: run.start, end: run.end, world_size: run.world_size,
     gpu_seconds: run.gpu_seconds, goodput: run.factors.goodput, mfu: run.factors.mfu,
-    gpus: gpusOf(run), is_on_cpu: run.is_on_cpu ?? false, restarts: run.restarts.length, leading_cause: leadingCause(run), hang: false, states: run.states,
+    gpus: gpusOf(run), is_on_cpu: run.is_on_cpu ?? false, restarts: run.restarts.length, leading_cause: leadingCause(run), hang: Boolean(run.hang), states: run.states,
     waste_gpu_seconds: run.gpu_seconds - productive,
-    culprit: culprit === null && stage === null ? null : { rank: culprit, stage: culprit === null ? stage : null,
-      host: run.ranks.find((one) => one.rank === culprit)?.host ?? null },
+    culprit: culpritOf(run),
     cost: run.cost?.total ?? null,
     waste_cost: run.cost === null ? null : run.cost.total - run.cost.states.productive,
   };

@@ -26,23 +26,25 @@ function shareOf({ states }, { state }) {
 }
 
 export function drawCause(run) {
-  const [first, ...others] = orderedCauses(run);
+  const causes = orderedCauses(run);
+  const [why, next] = answerLines(run);
+  // A failure is none of the causes: they all stay in the list.
+  const [first, ...others] = run.failure && why ? [undefined, ...causes] : causes;
   const root = $("cause");
   field(root, "swatch").hidden = !first;
   swatch(field(root, "swatch"), first?.state);
-  const [why, next] = hangLines(run);
   putLinked(root, { sentence: why ?? sentence(run, first) }, run.run);
-  put(root, { advice_label: first ? "What to do: " : "" });
+  put(root, { advice_label: first || next ? "What to do: " : "" });
   if (first) {
     const unit = unitOf(run);
     const faster = gain(first) ? `Without it the run would be ${gain(first)} as fast${basis(first)}. ` : "";
     const cost = run.cost === null ? "" : ` and ${stateCost(run, first.state)}`;
     putLinked(root, { advice: next ?? first.advice, gain: `${faster}It has taken ${unit.text(first.gpu_seconds)} ${unit.name}${cost} so far.${wholeRun(run, first)}${once(run, others)}` }, run.run);
   } else {
-    putLinked(root, { advice: run.gpu_seconds > 0 ? `All ${workerOf(run)} time was productive.` : "", gain: "" }, run.run);
+    putLinked(root, { advice: next ?? (run.gpu_seconds > 0 ? `All ${workerOf(run)} time was productive.` : ""), gain: "" }, run.run);
   }
   $("causes").hidden = others.length === 0;
-  text($("causes").querySelector("summary"), `${plural(others.length, "other cause")} and advice`);
+  text($("causes").querySelector("summary"), `${plural(others.length, first ? "other cause" : "cause")} and advice`);
   keyed($("causes").querySelector("dl"), "t-cause", others, (cause) => cause.state, (node, cause) => {
     swatch(field(node, "swatch"), cause.state);
     put(node, { state: `${cause.state}, ${shareOf(run, cause)}` });
@@ -68,9 +70,9 @@ function once({ gpu_seconds: all }, causes) {
   return parts.length ? ` Paid once, at the run's start and end: ${parts.join(", ")}.` : "";
 }
 
-// Of a run that hangs, what the document's answer says: why, and what to do. [] of others.
-function hangLines({ hang, answer }) {
-  const [, why, next] = hang ? answer?.lines ?? [] : [];
+// Of a run that hangs or failed, what the document's answer says: why, and what to do. [] of others.
+function answerLines({ hang, failure = null, answer }) {
+  const [, why, next] = hang || failure ? answer?.lines ?? [] : [];
   if (!why || !next) return [];
   const plain = (line) => line.replace(/^\w+: /, "");
   const said = plain(why);
