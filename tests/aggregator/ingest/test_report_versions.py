@@ -47,9 +47,12 @@ def push(*bodies: bytes) -> tuple[Ingest, list]:
 
 
 def recorded_part(found, recorded):
-    """An account without what later releases say of it beside; dollars may be added up in another order."""
+    """An account without what later releases say of it beside, or in other words; dollars may be added up in another order."""
     if isinstance(recorded, dict):
-        return {name: recorded_part(found[name], one) for name, one in recorded.items()}
+        return {
+            name: one if name == "advice" else recorded_part(found[name], one)
+            for name, one in recorded.items()
+        }
     if isinstance(recorded, list) and len(found) == len(recorded):
         return [recorded_part(one, other) for one, other in zip(found, recorded, strict=True)]
     if isinstance(recorded, float):

@@ -38,14 +38,19 @@ goodput.start(run="r")
 train(50)
 with goodput.checkpoint(): pass
 goodput.mark("here"); goodput.resumed(3); goodput.resumed(500)
+is_lean = "ctypes" not in sys.modules
 goodput.report()
+emit([is_lean, [arguments for name, arguments in seen if name == "ctypes.dlopen"]])
 emit([len(os.listdir("/proc/self/task")) - threads, sorted(open_files() - files)])
 names = {{name.split(".")[0] for name, _ in seen}}
-emit(sorted(names & {{"socket", "subprocess", "ctypes", "_thread", "signal", "shutil", "urllib", "http"}}))
+emit(sorted(names & {{"socket", "subprocess", "_thread", "signal", "shutil", "urllib", "http"}}))
 emit(sorted(name for name in {{name for name, _ in seen}} if name.startswith("os.")))
 emit([arguments for name, arguments in seen if name == "open" and "'w" in arguments])
 """)
-    (threads, opened), noisy, os_calls, written = out.emitted
+    (is_lean, libraries), (threads, opened), noisy, os_calls, written = out.emitted
+    # The report loads the core, and ctypes the program itself; before it nothing is loaded.
+    (core,) = (one for one in libraries if one != "(None,)")
+    assert is_lean and "goodput/_core/_library.so" in core
     assert threads == 0 and noisy == [] and written == []
     assert len(opened) == 1, opened
     (opened_page,) = opened  # of the attempt that runs; its first name is that of the draft
