@@ -96,6 +96,8 @@ void share(int64_t *states, int64_t part, int64_t whole)
 {
     int64_t sum = 0;
     int largest = 0;
+    if (part == whole)
+        return;
     for (int i = 0; i < ROW_STATES; i++)
         largest = states[i] > states[largest] ? i : largest;
     for (int i = 0; i < ROW_STATES; i++) {

@@ -1,0 +1,79 @@
+"""The account of a node's rank pages by the core, compared with the engine of rows in Python in the same run.
+
+    python -m bench.analysis.local_report [--ranks N] [--steps N] [--rounds N] [--json]
+
+So many ranks make pages of so many steps, of which a page keeps the last 1 024 and the sum of those before. Each round
+reads all pages and computes the account by both, in CPU time. The bar is 0.2 s for reading and the core together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from goodput.account import compute as compute_by_rows
+from goodput.account.by_core.compute import compute as compute_by_core
+from goodput.sdk.reports.local_accounts import read_page, runs_of
+
+RANKS, STEPS, ROUNDS = 8, 100_000, 5
+MS = 1_000_000
+
+
+def make_pages(folder: Path, ranks: int, steps: int) -> None:
+    """Rank 2, where there is one, waits longer for its loader than the others."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    from support.rank_page.page_maker import Rank
+
+    before_ns = (12 * steps + 60_000) * MS
+    began = {"start_unix_ns": time.time_ns() - before_ns, "start_mono_ns": time.perf_counter_ns() - before_ns}
+    for number in range(ranks):
+        rank, loader = Rank(folder, rank=number, world_size=ranks, **began), 5 if number == 2 else 1
+        for _ in range(steps):
+            rank.step(loader=loader * MS, forward=6 * MS, communication=(6 - loader) * MS)
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    began = time.process_time()
+    found = function(*arguments)
+    return time.process_time() - began, found
+
+
+def read(folder: Path) -> Any:
+    pages = [read_page(str(path), time.perf_counter_ns()) for path in sorted(folder.glob("*.page"))]
+    (run,) = runs_of(pages)
+    return run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("bench.analysis.local_report", description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {"reading": [], "core": [], "rows in Python": []}
+    with tempfile.TemporaryDirectory() as folder:
+        make_pages(Path(folder), options.ranks, options.steps)
+        for _ in range(options.rounds):
+            seconds, run = timed(read, Path(folder))
+            found["reading"].append(seconds)
+            found["core"].append(timed(compute_by_core, run, time.time_ns())[0])
+            found["rows in Python"].append(timed(compute_by_rows, run, time.time_ns())[0])
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    for which, own in found.items():
+        ratio = median(own) / median(found["core"])
+        print(f"{which:<16} {', '.join(f'{one:.3f}' for one in own)} s, {ratio:.1f} times the core")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
