@@ -149,9 +149,8 @@ $(VENV)/.packages: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[packages]'
 	touch $@
 
-# PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA. pip would compile all
-# modules, for more than a minute of CPU time on one core; most are never imported, the others are compiled when they are.
+# PyTorch by its exact version first: asked for by a range, pip takes a build with gigabytes of CUDA.
 $(VENV)/.test: pyproject.toml $(COMPILED) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --no-compile '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[test]'
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.demo
