@@ -1,5 +1,6 @@
 """Errors of the system are said in words, with what they are about, and without their number."""
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from goodput import _core
 from goodput.cli import main
 from goodput.rank_page.page import PageError
 from goodput.rank_page.page_file import PageFile
@@ -46,6 +48,18 @@ def test_error_with_a_file_that_no_command_expects(monkeypatch, capsys):
     monkeypatch.setattr(runs, "call", raising)
     assert main(["runs"]) == 1
     assert capsys.readouterr().err == "goodput runs: /etc/shadow: Permission denied\n"
+
+
+def test_core_that_cannot_be_loaded(monkeypatch, capsys):
+    """Such as on a machine of another architecture than goodput was built on."""
+    from goodput.cli import runs
+
+    monkeypatch.setattr(_core.ctypes, "CDLL", lambda path: ctypes.PyDLL(f"{path}.absent"))
+    monkeypatch.setattr(runs, "call", lambda _: _core.library.__wrapped__())
+    assert main(["runs"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("goodput runs: goodput's compiled core cannot be loaded, install goodput again: ")
+    assert len(said.splitlines()) == 1
 
 
 def test_page_and_folder_that_cannot_be_opened(tmp_path):

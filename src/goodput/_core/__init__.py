@@ -146,7 +146,9 @@ def library() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
-        raise CoreError(f"goodput's compiled core cannot be loaded: {error}") from error
+        raise CoreError(
+            f"goodput's compiled core cannot be loaded, install goodput again: {error}"
+        ) from error
     if loaded.core_version() != _VERSION:
         raise CoreError(f"{path} has version {loaded.core_version()}, want {_VERSION}")
     run, text = ctypes.c_void_p, ctypes.c_char_p

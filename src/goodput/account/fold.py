@@ -397,13 +397,8 @@ class Fold:
     # -- gaps and the tail
 
     def has_time(self, attempt: Attempt, phase: str) -> bool:
-        """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates."""
-        if phase not in attempt.phase_states:
-            return False
-        if phase not in attempt.phases:
-            return True  # Of a run log, which names the phases that have time.
-        column = attempt.phases.index(phase)
-        return any(totals[column] > 0 for totals in (attempt.totals, self.totals) if len(totals) > column)
+        """See the function."""
+        return has_time(attempt, phase, self.totals)
 
     def _rest(self, states: list[int], began: int, end_ns: int) -> list[int]:
         """Add time outside kept steps, cut to the bound in proportion; returns what was added."""
@@ -465,6 +460,19 @@ class Fold:
                 is_running = state_of(self.attempt.phase, self.attempt.phase_states) == ROLLOUT
                 limit_ns = max(tail[ROLLOUT] - max(running_ns - limit_ns, 0) * is_running, 0)
             _limit(tail, state, limit_ns)
+
+
+def has_time(attempt: Attempt, phase: str, *more: Sequence[int]) -> bool:
+    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates.
+
+    `more` are totals besides the newest that it reported.
+    """
+    if phase not in attempt.phase_states:
+        return False
+    if phase not in attempt.phases:
+        return True  # Of a run log, which names the phases that have time.
+    column = attempt.phases.index(phase)
+    return any(totals[column] > 0 for totals in (attempt.totals, *more) if len(totals) > column)
 
 
 def ascending(values: Sequence[int], before: array) -> array:

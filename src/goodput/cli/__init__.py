@@ -316,3 +316,8 @@ def main(arguments: list[str] | None = None) -> int:
         text = f"goodput: this command needs {name}: pip install 'goodput-telemetry[{extra}]'"
         print(text, file=sys.stderr)
         return 1
+    except Exception as error:
+        core = sys.modules.get("goodput._core")  # It takes a while to import, and few commands need it.
+        if core is None or not isinstance(error, core.CoreError):
+            raise
+        return fail(words[0], error)

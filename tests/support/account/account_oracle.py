@@ -69,20 +69,48 @@ class Found:
     even_ns: Fraction
 
 
-def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
+class WholeRun:
+    """What decides on steps: one threshold of the whole run, and all other steps of a life for its first one."""
+
+    def __init__(self, lives: list[Life], least_ns: int):
+        self.lives, self.least_ns = lives, least_ns
+        self.of_run = self.threshold_of_run()
+
+    def threshold_of_run(self) -> int:
+        return threshold(self.lives, self.least_ns)
+
+    def threshold(self, life: Life, steps: int) -> int:
+        """From how long on a wait is a stall after so many steps of a life."""
+        return self.of_run
+
+    def others(self, steps: list[Counter]) -> list[Counter]:
+        """Those that a first step is compared with."""
+        return steps[1:]
+
+    def is_provisional(self, life: Life) -> bool:
+        """Whether it is not known yet how much of its first step was compiling."""
+        return False
+
+    def is_awaited(self, life: Life, index: int) -> bool:
+        """Whether a step cannot be compared yet, since this life may still make it."""
+        return False
+
+
+def oracle(lives: list[Life], now_ns: int, least_ns: int, kind: type[WholeRun] = WholeRun) -> Found:
     numbers = sorted({life.attempt for life in lives})
     points = resume_points(lives, numbers)
     status, end_ns = outcome(lives, numbers, now_ns)
     safe = safe_point(lives, numbers, points, numbers[-1]) if status == "failed" else None
-    limit = threshold(lives, least_ns)
+    rules = kind(lives, least_ns)
+    limit = rules.of_run
     start_ns = min(life.start_ns for life in lives)
     ranks = range(1 + max(life.rank for life in lives))
     found = Found(
         status, end_ns, {r: Counter() for r in ranks}, Counter(), Counter(), Counter(), {}, points, 0, 0
     )
     found.restarts = {n: Counter() for n in numbers[1:]}
-    settled = {id(life): settled_steps(life, limit) for life in lives}
-    split_communication(lives, settled, points, safe, found)
+    settled = {id(life): settled_steps(life, rules) for life in lives}
+    split_communication(rules, settled, points, safe, found)
     for rank in ranks:
         own = sorted((life for life in lives if life.rank == rank), key=lambda life: life.start_ns)
         at, before = start_ns, "unobserved"
@@ -94,7 +122,7 @@ def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
             found.states[rank]["startup"] += life.start_ns - at - gone
             if life.attempt in found.restarts and before == "down":
                 found.restarts[life.attempt]["down_ns"] += gone * life.devices
-            add_life(life, settled[id(life)], points, safe, limit, end_ns, found)
+            add_life(life, rules, settled[id(life)], points, safe, end_ns, found)
             at, before = (end_ns if life.end == "alive" else life.end_ns()), "down"
         last = max(end_ns if life.end == "alive" else life.end_ns() for life in lives)
         early = last - at if own and own[-1].end == "finished" and last - at <= limit else 0
@@ -158,11 +186,16 @@ def by_state(parts: Parts) -> Counter:
     return states
 
 
-def settled_steps(life: Life, limit: int) -> list[Counter]:
+def settled_steps(life: Life, rules: WholeRun) -> list[Counter]:
     """Each step's time by state, with the first step's excess and stalls, before it is known who is lost."""
     steps = [by_state(step.parts) for step in life.steps]
-    if len(steps) > 1:
-        first, others = steps[0], steps[1:]
+    limits = [rules.threshold(life, at) for at in range(len(steps))]
+    others = rules.others(steps)
+    if rules.is_provisional(life):
+        steps[0]["compile"] += steps[0].pop("productive", 0) + steps[0].pop("unattributed", 0)
+        limits[0] = steps[0].total()
+    elif others:
+        first = steps[0]
         length = middle([s.total() for s in others])
         work = middle([s["productive"] + s["unattributed"] for s in others])
         excess = min(first.total() - length, first["productive"] + first["unattributed"] - work)
@@ -171,7 +204,7 @@ def settled_steps(life: Life, limit: int) -> list[Counter]:
             first[state] -= moved
             first["compile"] += moved
             excess -= moved
-    return [stalled(step, limit) for step in steps]
+    return [stalled(step, limit) for step, limit in zip(steps, limits, strict=True)]
 
 
 def stalled(states: Counter, limit: int) -> Counter:
@@ -193,14 +226,15 @@ def is_lost(life: Life, index: int, points, safe) -> bool:
     return any(n > life.attempt and p is not None and index > p for n, p in points.items())
 
 
-def split_communication(lives, settled, points, safe, found: Found) -> None:
+def split_communication(rules: WholeRun, settled, points, safe, found: Found) -> None:
     together = defaultdict(list)
-    for life in lives:
+    for life in rules.lives:
         for step, states in zip(life.steps, settled[id(life)], strict=True):
             if not is_lost(life, step.index, points, safe):
                 together[life.attempt, life.group, step.index].append(states)
-    for members in together.values():
-        if len(members) < 2:
+    for (attempt, group, index), members in together.items():
+        peers = [one for one in rules.lives if (one.attempt, one.group) == (attempt, group) and one.steps]
+        if len(members) < 2 or any(rules.is_awaited(life, index) for life in peers):
             continue
         least = min(states["communication"] for states in members)
         own = [states.total() - states["communication"] for states in members]
@@ -211,7 +245,7 @@ def split_communication(lives, settled, points, safe, found: Found) -> None:
             states["communication"] = least
 
 
-def add_life(life: Life, settled, points, safe, limit, end_ns, found: Found) -> None:
+def add_life(life: Life, rules: WholeRun, settled, points, safe, end_ns, found: Found) -> None:
     rank, into = life.rank, found.states[life.rank]
     for phase, ns in life.startup if life.steps else []:
         into[phase if phase in ("restore", "compile", "rollout") else "startup"] += ns
@@ -219,7 +253,7 @@ def add_life(life: Life, settled, points, safe, limit, end_ns, found: Found) -> 
         if i:
             gap = by_state(step.gap)
             gap["unattributed"] += gap.pop("productive", 0)
-            into.update(stalled(gap, limit))
+            into.update(stalled(gap, rules.threshold(life, i)))
         if is_lost(life, step.index, points, safe):
             into["lost"] += states.total()
             found.lost[rank] += 1
@@ -228,7 +262,7 @@ def add_life(life: Life, settled, points, safe, limit, end_ns, found: Found) -> 
             into.update(states)
             found.kept[rank] += 1
             found.kept_ns[rank] += states.total() - states["compile"] - states["stall"]
-    tail = tail_of(life, limit, end_ns)
+    tail = tail_of(life, rules.threshold(life, len(life.steps)), end_ns)
     into.update(tail)
     if life.end == "alive" and life.steps and not tail["stall"]:
         found.kept_ns[rank] += tail.total()

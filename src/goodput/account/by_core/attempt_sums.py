@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
 from goodput.account.attempts import Attempt
 from goodput.account.facts import Bound
+from goodput.account.fold import has_time
 from goodput.account.states import INDEX, share, vector
 
 _INSIDE = [(READ_INDEX[state], INDEX[state]) for state in ROW_STATES]
@@ -48,7 +49,6 @@ class AttemptSums:
     caused_in_group_ns: int = 0
     compared_steps: int = 0
     last_steps: int = 0  # compared steps in which others waited for it
-    late_rows: int = 0  # which came after their step was compared
     first_compared: int | None = None  # the first step in which it was compared with peers
     is_slow: bool = False
     threshold_ns: int = 0  # from how long on a wait would be a stall now
@@ -59,13 +59,8 @@ class AttemptSums:
         return self.rate
 
     def has_time(self, attempt: Attempt, phase: str) -> bool:
-        """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates."""
-        if phase not in attempt.phase_states:
-            return False
-        if phase not in attempt.phases:
-            return True  # Of a run log, which names the phases that have time.
-        column = attempt.phases.index(phase)
-        return len(attempt.totals) > column and attempt.totals[column] > 0
+        """See the function."""
+        return has_time(attempt, phase)
 
 
 def attempt_sums(values: Sequence[int]) -> AttemptSums:
@@ -97,7 +92,6 @@ _COPIED = (
         "caused_in_group_ns",
         "compared_steps",
         "last_steps",
-        "late_rows",
         "threshold_ns",
         "lengths",
     ),

@@ -30,13 +30,8 @@ def compute(
     known_only: bool = False,
     window: tuple[int | None, int | None] | None = None,
 ) -> Account:
-    """The account of `run` at `now_ns` (unix ns).
+    """The account of `run` at `now_ns` (unix ns). For the arguments see account.compute.
 
-    `stall_seconds` is the least length of a stall. With `stale_seconds`, an attempt without a report for
-    that long is `unobserved` from its last report on; without, a process last seen alive counts as alive. With
-    `known_only` the account of a running run ends at the last moment up to which all its ranks were observed, so
-    nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
-    the account to a part of the run, either end None for the run's own; steps are still kept or lost by the whole run.
     Raises CoreError where the core cannot be loaded.
     """
     facts = gather(run, now_ns, 0, stale_seconds, known_only, window)
