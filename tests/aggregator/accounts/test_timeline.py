@@ -27,7 +27,7 @@ from goodput.aggregator.accounts.run_summaries import RunPage
 from goodput.aggregator.accounts.timelines import timed_columns, timeline
 from goodput.aggregator.accounts.timelines.timeline import BucketSums, Grid, Timeline, merged
 from goodput.aggregator.api.app import create_app
-from goodput.columns.attempts import rows_of
+from goodput.aggregator.column_attempt import rows_of
 
 
 @pytest.fixture

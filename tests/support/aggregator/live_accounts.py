@@ -13,12 +13,12 @@ from goodput.account import Account, EndMark, compute
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
+from goodput.aggregator.column_attempt import columns_of
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.blocks import as_columns
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import NewRecords
-from goodput.columns.attempts import columns_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.snapshot import SnapshotError, decode, encode
 from goodput.runlog import replay

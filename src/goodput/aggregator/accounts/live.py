@@ -19,7 +19,7 @@ from goodput.account.facts import Facts, Key
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.stall_threshold import StepLengths
 from goodput.aggregator.accounts.common_steps import completed_by_all
-from goodput.columns.attempts import ColumnAttempt, rows_after
+from goodput.aggregator.column_attempt import ColumnAttempt, rows_after
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.facts import ColumnFacts, gathering
 from goodput.columns.fold import Batch, counted, folding_batches, latest, portions

@@ -19,12 +19,12 @@ from goodput.account.facts import Bound, Facts, Key, gather
 from goodput.account.fold import OTHERS_MAX, Fold
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
 from goodput.aggregator.accounts.stored_states import States, begun_between
+from goodput.aggregator.column_attempt import ColumnAttempt, row_of
 from goodput.aggregator.ledger import step_lengths
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.causes import explain
-from goodput.columns.attempts import ColumnAttempt, row_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.columns.lengths import add_lengths
