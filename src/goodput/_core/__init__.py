@@ -32,7 +32,9 @@ _SUMS = (
     *("straggler_ns", "bubble_ns", "caused_ns", "caused_in_group_ns", "matched_ns", "compared_steps"),
     *(
         "last_steps",
-        "late_rows",
+        "compared_own_ns",
+    "compared_count",
+    "late_rows",
         "pending_rows",
         "lost_ns",
         "lost_steps",

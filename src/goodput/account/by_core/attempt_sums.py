@@ -49,6 +49,8 @@ class AttemptSums:
     caused_ns: int = 0  # waiting of others for this one
     caused_in_group_ns: int = 0
     compared_steps: int = 0
+    compared_own_ns: int = 0  # own time of these and of compared rows of several steps, but for the first
+    compared_count: int = 0  # their steps
     last_steps: int = 0  # compared steps in which others waited for it
     first_compared: int | None = None  # the first step in which it was compared with peers
     is_slow: bool = False
@@ -92,6 +94,8 @@ _COPIED = (
         "caused_ns",
         "caused_in_group_ns",
         "compared_steps",
+        "compared_own_ns",
+        "compared_count",
         "last_steps",
         "threshold_ns",
         "lengths",
@@ -122,6 +126,7 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
 _ADDED_UP = (
     *("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "work", "kept_samples", "samples", "matched_ns"),
     *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),
+    *("compared_own_ns", "compared_count"),
 )
 
 
