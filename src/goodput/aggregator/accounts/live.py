@@ -19,7 +19,7 @@ from goodput.account import Account, Run
 from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Facts, Key, gathering
-from goodput.aggregator.accounts.new_rows import Batch, batches, fold
+from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.slices import AT_A_TIME, Slices, result_of
 
@@ -112,23 +112,17 @@ class IncrementalAccount:
         if not engine.follow(facts):
             return None
         yield
-        rest: list[Batch] = []
-        most = TOGETHER_ROWS_MAX // (2 * max(len(engine.places), 1)) + 1
-        while True:
-            wanted = self._wanted(engine)
-            if wanted is None:
-                return None
-            is_whole = sum(attempt.top_number - number for _, attempt, number in wanted) <= TOGETHER_ROWS_MAX
-            rest, folded = [], 0
-            for batch in batches(wanted, sys.maxsize if is_whole else most):
-                bounds = (facts.bounds[key].to_ns for key in batch.keys)
-                inside, beyond = batch.split(batch.within(list(bounds)))
-                fold(engine, inside)
-                folded += inside.values.shape[1]
-                rest += [beyond] if beyond.keys else []
-                yield
-            if is_whole or not folded:
+        wanted = self._wanted(engine)
+        while wanted is not None and _count(wanted) > TOGETHER_ROWS_MAX:
+            # As columns all of them would take six times as much memory as they do as blocks.
+            some = list({one[0][0]: one for one in reversed(wanted)}.values())
+            yield from _folding(engine, some, TOGETHER_ROWS_MAX // (2 * len(some)) + 1)
+            before, wanted = _count(wanted), self._wanted(engine)
+            if wanted is None or _count(wanted) == before:
                 break
+        if wanted is None:
+            return None
+        rest = yield from _folding(engine, wanted)
         table = _table(engine)
         late = int(table[:, _LATE].sum())
         if is_new:
@@ -145,7 +139,7 @@ class IncrementalAccount:
             yield
         return engine
 
-    def _wanted(self, engine: CoreEngine) -> list[tuple[Key, ColumnAttempt, int]] | None:
+    def _wanted(self, engine: CoreEngine) -> list[Wanted] | None:
         """The attempts with rows that are not folded, and the last number that is, in the order of ranks and of each rank's
         attempts. None where these rows should have been folded before others."""
         numbers, found = _table(engine)[:, _NUMBER].tolist(), []
@@ -262,9 +256,25 @@ class IncrementalAccount:
         return any(attempt.trimmed for attempt in self.run.attempts.values())
 
 
+def _count(wanted: list[Wanted]) -> int:
+    """How many rows wait to be folded, about: as if none of an attempt were missing."""
+    return sum([attempt.top_number - number for _, attempt, number in wanted])
+
+
+def _folding(engine: CoreEngine, wanted: list[Wanted], most: int = sys.maxsize) -> Slices[list[Batch]]:
+    """Fold these attempts' next rows that end in their bounds, of each at most so many; returns those that follow."""
+    rest: list[Batch] = []
+    for batch in batches(wanted, most):
+        inside, beyond = batch.split(batch.within([engine.facts.bounds[key].to_ns for key in batch.keys]))
+        fold(engine, inside)
+        rest += [beyond] if beyond.keys else []
+        yield
+    return rest
+
+
 def _table(engine: CoreEngine) -> np.ndarray:
     """What the core knows: (attempts, READ_COLUMNS)."""
-    return np.asarray(engine.core.read_all()).reshape(len(engine.places), -1)
+    return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
 
 
 def kept_rows(run: Run) -> int:

@@ -20,6 +20,10 @@ ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 384
 _PLAIN = (NUMBER, STEP, END, SAMPLES, DEVICE)
 
 
+# An attempt with rows that are not folded, and the number of the last that is.
+Wanted = tuple[Key, ColumnAttempt, int]
+
+
 class Batch(NamedTuple):
     """Rows of several attempts, each of another rank, side by side: (columns, rows), with the number of rows of each."""
 
@@ -45,16 +49,14 @@ class Batch(NamedTuple):
         return np.minimum(np.minimum.reduceat(place, begins) - begins, self.counts)
 
 
-def batches(
-    wanted: Sequence[tuple[Key, ColumnAttempt, int]], most: int = sys.maxsize
-) -> Iterator[Batch]:
+def batches(wanted: Sequence[Wanted], most: int = sys.maxsize) -> Iterator[Batch]:
     """The rows beyond a number of these attempts, of each the first `most`.
 
     `wanted` has those of a rank in the order of its attempts, and so have the batches.
     """
     left = [one for one in wanted if one[1].top_number > one[2]]
     while left:
-        alike: dict[int, list[tuple[Key, ColumnAttempt, int]]] = {}
+        alike: dict[int, list[Wanted]] = {}
         taken, later = set[int](), []
         for one in left:
             if one[0][0] in taken:
