@@ -124,7 +124,17 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
 
 
 _ADDED_UP = (
-    *("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "work", "kept_samples", "samples", "matched_ns"),
+    *(
+        "kept_steps",
+        "lost_steps",
+        "kept_ns",
+        "saved_ns",
+        "device_ns",
+        "work",
+        "kept_samples",
+        "samples",
+        "matched_ns",
+    ),
     *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),
     *("compared_own_ns", "compared_count"),
 )
@@ -134,14 +144,17 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     """The sums of what came after `before`, which are of the same attempt up to an earlier time."""
     if before is None:
         return sums
-    lost = {number: (0, 0) for number in before.lost_by} | sums.lost_by
+    lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
     return replace(
         sums,
         kept=list(map(sub, sums.kept, before.kept)),
         rest=list(map(sub, sums.rest, before.rest)),
         ending=list(map(sub, sums.ending, before.ending)),
         lost_by={
-            number: (steps - before.lost_by.get(number, (0, 0))[0], ns - before.lost_by.get(number, (0, 0))[1])
+            number: (
+                steps - before.lost_by.get(number, (0, 0))[0],
+                ns - before.lost_by.get(number, (0, 0))[1],
+            )
             for number, (steps, ns) in lost.items()
         },
         **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},

@@ -40,9 +40,7 @@ def compute(
 
     def engine_until(end_ns: int | None) -> CoreEngine:
         part = None if end_ns is None else (None, end_ns)
-        engine = CoreEngine(
-            run, gather(run, now_ns, 0, stale_seconds, known_only, part), stall_seconds
-        )
+        engine = CoreEngine(run, gather(run, now_ns, 0, stale_seconds, known_only, part), stall_seconds)
         for own in engine.facts.by_rank.values():
             for attempt in own:
                 engine.rows((attempt.rank, attempt.attempt), attempt.ordered_rows())

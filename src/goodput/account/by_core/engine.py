@@ -95,9 +95,7 @@ class CoreEngine:
     def follow(self, facts: Facts) -> bool:
         """Go on under newer facts of the same run; False, and it is of no more use, if folded rows would differ under them."""
         self.facts = facts
-        stepping = [
-            one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None
-        ]
+        stepping = [one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None]
         new = [one for one in stepping if (one.rank, one.attempt) not in self.places]
         try:
             if (new or not self.places) and not self._regroup(stepping):
@@ -172,7 +170,11 @@ class CoreEngine:
 
     def rows(self, key: Key, rows: Iterable[Row]) -> None:
         """Take rows of cumulative totals of one attempt, in the order of their numbers."""
-        width, origin_ns, values = self._told[key].width if key in self._told else 0, self.origin_ns, array("q")
+        width, origin_ns, values = (
+            self._told[key].width if key in self._told else 0,
+            self.origin_ns,
+            array("q"),
+        )
         for row in rows:
             values.extend((row.number, row.step, row.end_ns - origin_ns, row.samples, row.device_ns))
             values.extend(padded(row.totals, width))

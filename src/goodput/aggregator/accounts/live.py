@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from itertools import chain
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Facts, Key, gathering
 from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold
 from goodput.aggregator.column_attempt import ColumnAttempt
-from goodput.slices import AT_A_TIME, Slices, result_of
+from goodput.aggregator.run_states import RunState
+from goodput.slices import Slices, result_of
 
 # Above ROWS_MAX rows of a run the folded ones are dropped, of a finished one above so many of each attempt.
 ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
@@ -51,8 +51,6 @@ class IncrementalAccount:
         self._is_computing = False
         self._behind_since_ns: int | None = None
         self.last: Account | None = None
-        self.times_begun = 0
-        self._is_last_of_fold = False  # whether `last` was computed since the fold began
 
     def account(self, now_ns: int) -> Account:
         """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
@@ -77,22 +75,17 @@ class IncrementalAccount:
         if self._engine is not None and self._late == self._rows_late():
             engine = yield from self._folded(self._engine, facts)
             if engine is not None:
-                return (yield from self._finished(engine))
+                return (yield from finishing(engine))
         elif self._engine is None and self.last is None and not self._trimmed():
-            return (yield from self._finished((yield from self._restart(facts))))
+            return (yield from finishing((yield from self._restart(facts))))
         if self.last is not None and self._behind(self.last, facts, now_ns):
             return self.last
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
-        return (yield from self._finished((yield from self._restart((yield from self._facts(now_ns))))))
+        return (yield from finishing((yield from self._restart((yield from self._facts(now_ns))))))
 
     def _facts(self, now_ns: int) -> Slices[Facts]:
         return (yield from gathering(self.run, now_ns, 0, self._stale_seconds, True))
-
-    def _finished(self, engine: CoreEngine) -> Slices[Account]:
-        account = yield from finishing(engine)
-        self._is_last_of_fold = True
-        return account
 
     def _restart(self, facts: Facts) -> Slices[CoreEngine]:
         """Fold again from the rows in memory, which are all; returns a copy as `_folded` does."""
@@ -210,17 +203,16 @@ class IncrementalAccount:
         rows when the rows were read.
         """
         engine.run, self._engine = self.run, engine
-        self.times_begun, self._is_last_of_fold = self.times_begun + 1, False
         self._late = self._rows_late() if late is None else late
         self._late_steps = int(_table(engine)[:, _LATE].sum())
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
-    def is_right(self) -> bool:
-        """Whether `last` is of the rows that are folded, which are right by what is known, and no account is being computed."""
-        if self._engine is None or self._is_computing or not self._is_last_of_fold:
-            return False
-        return self._late == self._rows_late()
+    def begin_with(self, state: RunState, now_ns: int) -> None:
+        """Continue from a state in the ledger, or with no row where its sums are not right any more. Raises StateError."""
+        engine = state.engine(self.run, result_of(self._facts(now_ns)), self._stall_seconds)
+        if engine is not None:
+            self.begin(engine)
 
     def drop_rows(self) -> int:
         """Drop the folded rows; returns how many."""

@@ -34,7 +34,9 @@ class Batch(NamedTuple):
     def split(self, counts: np.ndarray) -> tuple[Batch, Batch]:
         """The first so many rows of each attempt, and the others."""
         before = np.cumsum(self.counts) - self.counts
-        is_first = np.arange(self.values.shape[1]) - np.repeat(before, self.counts) < np.repeat(counts, self.counts)
+        is_first = np.arange(self.values.shape[1]) - np.repeat(before, self.counts) < np.repeat(
+            counts, self.counts
+        )
         return self._of(is_first, counts), self._of(~is_first, self.counts - counts)
 
     def _of(self, chosen: np.ndarray, counts: np.ndarray) -> Batch:
