@@ -18,12 +18,12 @@ from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.derived import Derived
-from goodput.account.fold import COMMUNICATION
-from goodput.account.rank_groups import Groups, Key
+from goodput.account.facts import Key
+from goodput.account.rank_groups import Groups
 from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
-from goodput.account.states import INDEX, STATES
+from goodput.account.states import COMMUNICATION, INDEX, STATES
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 # A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
