@@ -107,9 +107,9 @@ enum {
     READ_SAMPLES,
     READ_KEPT_SAMPLES,     /* of kept steps */
     READ_DEVICE,           /* length of steps that the device's clock divided */
-    READ_COMPUTE,          /* all compute, whatever its state, lost and outside the bound too */
+    READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */
     READ_SAVED,            /* the same of saving checkpoints */
-    READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
+    READ_CLAMPED,          /* rows in the bound that contradicted the one before and were cut to fit */
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
     READ_LENGTHS,          /* step lengths that it is of, and older ones */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */

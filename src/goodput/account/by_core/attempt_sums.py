@@ -110,7 +110,10 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
         states[state] = ns[at]
     began, length = sums.end_ns, sum(states)
     if began < bound.from_ns or end_ns > bound.to_ns:
-        states = share(states, max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns)), length)
+        part = max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns))
+        states = share(states, part, length)
+        for at in (_TAIL_SAVED, _TAIL_COMPUTE):
+            ns[at] = ns[at] * part // length if length else 0
     sums.saved_ns += ns[_TAIL_SAVED]
     sums.compute_ns += ns[_TAIL_COMPUTE]
     for state, more in enumerate(states):
@@ -132,6 +135,7 @@ _ADDED_UP = (
         "work",
         "kept_samples",
         "samples",
+        "clamped",
         "matched_ns",
     ),
     *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),

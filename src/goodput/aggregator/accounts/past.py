@@ -27,6 +27,7 @@ from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.causes import explain
+from goodput.defaults import STALL_SECONDS
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -54,9 +55,9 @@ class Past:
 
     run: Run
     now_ns: int
-    stall_seconds: float
+    threshold_ns: int  # of the run's account, 0 where it is not known
     stale_seconds: float
-    threshold_ns: int = 0  # of the run's account, 0 where it is not known
+    stall_seconds: float = STALL_SECONDS
 
     def __post_init__(self):
         self.run = without_rows(self.run)
