@@ -34,14 +34,26 @@ static void compare_group(compared *members, int32_t count, int64_t steps)
         int64_t waits = members[i].step->communication - least;
         members[i].is_last = !waits;
         last += !waits;
-        waits = within(members[i].step, waits);
-        members[i].of->straggler_ns += waits;
-        waited += waits;
+        members[i].straggler_ns = within(members[i].step, waits);
+        waited += members[i].straggler_ns;
     }
     blame(waited, members, count, false);
     blame(waited, members, count, true);
     for (int32_t i = 0; i < count && last < count; i++)
         members[i].of->last_steps += members[i].is_last ? steps : 0;
+}
+
+/* Charge what was moved out of the communication of a member. */
+static void move(const core_run *run, const compared *member)
+{
+    attempt *one = member->of;
+    one->straggler_ns += member->straggler_ns;
+    one->bubble_ns += member->bubble_ns;
+    if (run->watcher.moved && (member->straggler_ns || member->bubble_ns)) {
+        core_watched_move moved = {(int32_t)(one - run->attempts), member->step->first, member->step->last, member->straggler_ns,
+                                   member->bubble_ns};
+        run->watcher.moved(run->watcher.context, &moved);
+    }
 }
 
 void compare_members(core_run *run, group *own, int32_t count)
@@ -59,6 +71,7 @@ void compare_members(core_run *run, group *own, int32_t count)
     else
         compare_group(members, count, is_single);
     for (int32_t i = 0; i < count; i++) {
+        move(run, &members[i]);
         members[i].of->matched_ns += members[i].step->length;
         members[i].of->compared_steps += is_single;
     }

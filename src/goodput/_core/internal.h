@@ -45,6 +45,7 @@ typedef struct {
 /* An attempt's first step until its compiling is fixed. */
 typedef struct {
     int64_t inside[ROW_STATES], threshold_ns;
+    int64_t step;
     int64_t part; /* how much of it lies in the attempt's bound */
     int64_t others;
     int64_t lengths[CORE_FIRST_OTHERS], works[CORE_FIRST_OTHERS];
@@ -112,6 +113,7 @@ typedef struct {
 typedef struct {
     attempt *of;
     const span *step;
+    int64_t straggler_ns, bubble_ns; /* what is moved out of its communication, in the bound */
     bool is_last, is_longest, is_counted; /* the latter two of a pipeline */
 } compared;
 
@@ -132,6 +134,7 @@ typedef struct {
 
 struct core_run {
     int64_t least_stall_ns;
+    core_watcher watcher;
     layout *layouts;
     int32_t layout_count, layout_room;
     attempt *attempts;
@@ -182,6 +185,7 @@ const uint8_t *states_of(const core_run *run, const attempt *one);
 void fix_first(core_run *run, attempt *one);
 void limit_planned(const int64_t *longest_ns, int64_t threshold_ns, int64_t *states);
 void settle_beginning(int64_t *gap, bool is_single);
+void charge_first(const first_step *first, int64_t *states);
 
 /* group.c */
 bool group_reserve(core_run *run, attempt *one, int64_t rows);

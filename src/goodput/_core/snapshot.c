@@ -104,7 +104,7 @@ static void save_first(stream *to, attempt *one)
         return;
     FIELD(*one->first);
     check(to, one->first->others >= 0 && one->first->others < CORE_FIRST_OTHERS && one->rows > 0 &&
-                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 2) &&
+                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 3) &&
                   are_values(one->first->lengths, CORE_FIRST_OTHERS) && are_values(one->first->works, CORE_FIRST_OTHERS));
 }
 
