@@ -28,6 +28,7 @@ from goodput.causes import explain
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.columns.lengths import add_lengths
+from goodput.defaults import STALL_SECONDS
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -55,6 +56,7 @@ class Past:
     threshold_ns: int
     stale_seconds: float
     planned: PlannedLimits = field(default_factory=PlannedLimits)
+    stall_seconds: float = STALL_SECONDS
 
     def __post_init__(self):
         self.run = without_rows(self.run)
