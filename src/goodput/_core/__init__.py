@@ -24,6 +24,7 @@ TAIL_COLUMNS = (*TAIL_STATES, "compute_ns", "saved_ns")
 INDEX = {state: at for at, state in enumerate(ROW_STATES)}
 # How a tail is taken: of a process that lives, that died, that ended otherwise.
 RUNNING, DIED, ENDED = range(3)
+FIRST_OTHERS = 15  # steps that an attempt's first one is compared with
 STRETCHES_MAX = 8
 # Columns of a row before the totals of its phases, which the parts outside steps follow.
 ROW_COLUMNS = ("number", "step", "end_ns", "samples", "device_ns")
@@ -32,7 +33,9 @@ _SUMS = (
     *("straggler_ns", "bubble_ns", "caused_ns", "caused_in_group_ns", "matched_ns", "compared_steps"),
     *(
         "last_steps",
-        "late_rows",
+        "compared_own_ns",
+    "compared_count",
+    "late_rows",
         "pending_rows",
         "lost_ns",
         "lost_steps",

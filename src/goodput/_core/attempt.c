@@ -156,7 +156,7 @@ static void count_samples(attempt *one, const int64_t *values, const row *own)
     device_ns = device_ns < 0 ? 0 : device_ns > own->length ? own->length : device_ns;
     if (samples && (own->count > 1 || one->rows)) /* A first step is no measure of the throughput. */
         peak_add(&one->peak, own->count, (double)samples, (double)own->length);
-    add_bounded(&one->samples, samples);
+    add_bounded(&one->samples, is_whole ? samples : scaled(samples, own->part, own->length));
     int64_t kept = scaled(samples, own->kept, own->count);
     int64_t work = own->kept > VALUE_MAX / WORK_PARTS ? VALUE_MAX : own->kept * WORK_PARTS;
     add_bounded(&one->kept_samples, is_whole ? kept : scaled(kept, own->part, own->length));
@@ -260,7 +260,7 @@ static void settle_gap(attempt *one, row *own, int64_t threshold_ns)
 /* The first step waits for those that it is compared with. */
 static void hold_first(attempt *one, const row *own, int64_t threshold_ns, span *step)
 {
-    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, true};
+    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, true, own->is_counted};
     memcpy(one->first->inside, own->inside, sizeof(own->inside));
     one->first->threshold_ns = threshold_ns;
     one->first->step = own->step;
@@ -282,7 +282,7 @@ static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold
     if (own->count == 1)
         stall_if_long(own->inside, threshold_ns);
     bool is_stall = own->inside[STALL] > stalled_ns;
-    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, false};
+    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, false, own->is_counted};
     if (own->kept < own->count)
         lose(one, own);
     else
@@ -332,14 +332,14 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values)
     else
         is_stall = settle_step(run, one, &own, threshold, &step);
     count_samples(one, values, &own);
-    bool is_single_first = is_first && own.count == 1;
+    bool is_single_first = is_first && own.count == 1, is_new = own.step > one->step;
     take_totals(one, values, &own, !is_single_first && !own.is_cut && !is_stall && !is_lost && is_whole);
     if (run->watcher.row)
         tell(run, one, &own, is_held);
     step.beginning = is_first;
-    /* In a bound, steps are compared among the ranks for which they lie in it. */
-    if (!is_lost && (own.part || is_whole))
-        group_wait(run, one, &step);
+    /* Also of a step outside the bound, so that those of others are compared with it. */
+    if (!is_lost)
+        group_wait(run, one, &step, is_new);
     if (one->first && one->first->others == CORE_FIRST_OTHERS) {
         fix_first(run, one);
         group_settle(run, &run->groups[one->group]);

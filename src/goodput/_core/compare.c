@@ -59,12 +59,15 @@ static void move(const core_run *run, const compared *member)
 void compare_members(core_run *run, group *own, int32_t count)
 {
     compared *members = run->compared;
-    bool is_beginning = false, is_single = true;
+    bool is_beginning = false, is_single = true, is_counted = true;
     for (int32_t i = 0; i < count; i++) {
         is_beginning |= members[i].step->beginning;
         is_single &= members[i].step->first == members[i].step->last;
+        is_counted &= members[i].step->counted;
     }
-    /* In how many steps of a sum a rank was the last is not known: they do not count for that. */
+    /* In how many steps of a sum a rank was the last is not known: they do not count for that. Nor does a step that is not in the
+     * bounds of all. */
+    is_single &= is_counted;
     int64_t step = members[0].step->last;
     if (own->stages)
         compare_pipeline(run, own, count, is_single);
@@ -74,6 +77,10 @@ void compare_members(core_run *run, group *own, int32_t count)
         move(run, &members[i]);
         members[i].of->matched_ns += members[i].step->length;
         members[i].of->compared_steps += is_single;
+        if (is_counted && !is_beginning) {
+            members[i].of->compared_own_ns += members[i].step->own;
+            members[i].of->compared_count += members[i].step->last - members[i].step->first + 1;
+        }
     }
     if (!is_beginning)
         onsets_note(run, members, count, step);

@@ -92,7 +92,9 @@ enum {
     READ_MATCHED,          /* length of compared steps */
     READ_COMPARED_STEPS,
     READ_LAST_STEPS,       /* compared steps in which others waited for it */
-    READ_LATE_ROWS,        /* rows that came after their step was compared */
+    READ_COMPARED_OWN,     /* own time of compared steps in the bounds of all ranks, but for the first one */
+    READ_COMPARED_COUNT,   /* the number of these steps, those of rows of several too */
+    READ_LATE_ROWS,        /* rows of new steps that came after these were compared */
     READ_PENDING_ROWS,     /* rows whose step is not compared yet */
     READ_LOST,             /* time of lost steps, which is in no state */
     READ_LOST_STEPS,

@@ -39,7 +39,8 @@ typedef struct {
     int64_t first, last; /* step indexes */
     int64_t communication, own;
     int64_t within, length; /* the part of communication and of the steps that lies in the attempt's bound */
-    int64_t beginning; /* 1 if the attempt's first step is among them */
+    int32_t beginning; /* 1 if the attempt's first step is among them */
+    int32_t counted;   /* 1 if they end in the attempt's bound */
 } span;
 
 /* An attempt's first step until its compiling is fixed. */
@@ -88,6 +89,7 @@ typedef struct {
     judgement *last; /* of an attempt that another one followed */
     /* In its group: */
     int64_t straggler_ns, bubble_ns, caused_ns, caused_in_group_ns, matched_ns, compared_steps, last_steps, late_rows;
+    int64_t compared_own_ns, compared_count; /* own time of the compared steps, and their number, rows of several too */
     span *waiting; /* a ring of `room`, a power of two */
     int32_t room, head, queued;
     int32_t is_ended, is_absent, is_taken;
@@ -189,7 +191,7 @@ void charge_first(const first_step *first, int64_t *states);
 
 /* group.c */
 bool group_reserve(core_run *run, attempt *one, int64_t rows);
-void group_wait(core_run *run, attempt *one, const span *step);
+void group_wait(core_run *run, attempt *one, const span *step, bool is_new);
 void group_settle(core_run *run, group *own);
 bool is_lacking(const core_run *run, const attempt *one);
 

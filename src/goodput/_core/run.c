@@ -305,6 +305,8 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_MATCHED] = one->matched_ns;
     values[READ_COMPARED_STEPS] = one->compared_steps;
     values[READ_LAST_STEPS] = one->last_steps;
+    values[READ_COMPARED_OWN] = one->compared_own_ns;
+    values[READ_COMPARED_COUNT] = one->compared_count;
     values[READ_LATE_ROWS] = one->late_rows;
     values[READ_PENDING_ROWS] = one->queued + one->is_taken;
     values[READ_LOST] = one->lost_ns;

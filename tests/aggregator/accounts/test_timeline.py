@@ -20,7 +20,7 @@ from support.aggregator.serve_process import serving
 from support.aggregator.shapes import assert_shape
 from support.seeds import cases
 
-from goodput.account.by_core.compute import compute
+from goodput.account import compute
 from goodput.account.states import INDEX, STATES
 from goodput.aggregator.accounts import result_cache
 from goodput.aggregator.accounts.history import History
@@ -43,7 +43,7 @@ def past_of(ingest, now_ns: int, window=(None, None)) -> tuple:
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     account = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
-    return Past(run, now_ns, whole.threshold_ns, 30.0), account
+    return Past(run, now_ns, 60.0, 30.0, whole.threshold_ns), account
 
 
 def assert_closes(found) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import sub
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
 from goodput.account.attempts import Attempt
@@ -49,6 +50,8 @@ class AttemptSums:
     caused_ns: int = 0  # waiting of others for this one
     caused_in_group_ns: int = 0
     compared_steps: int = 0
+    compared_own_ns: int = 0  # own time of these and of compared rows of several steps, but for the first
+    compared_count: int = 0  # their steps
     last_steps: int = 0  # compared steps in which others waited for it
     first_compared: int | None = None  # the first step in which it was compared with peers
     is_slow: bool = False
@@ -92,6 +95,8 @@ _COPIED = (
         "caused_ns",
         "caused_in_group_ns",
         "compared_steps",
+        "compared_own_ns",
+        "compared_count",
         "last_steps",
         "threshold_ns",
         "lengths",
@@ -118,3 +123,41 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
         sums.ending = states
         if bound.running and not bound.died and not is_stall:
             sums.kept_ns += sum(states)
+
+
+_ADDED_UP = (
+    *(
+        "kept_steps",
+        "lost_steps",
+        "kept_ns",
+        "saved_ns",
+        "device_ns",
+        "work",
+        "kept_samples",
+        "samples",
+        "matched_ns",
+    ),
+    *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),
+    *("compared_own_ns", "compared_count"),
+)
+
+
+def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
+    """The sums of what came after `before`, which are of the same attempt up to an earlier time."""
+    if before is None:
+        return sums
+    lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
+    return replace(
+        sums,
+        kept=list(map(sub, sums.kept, before.kept)),
+        rest=list(map(sub, sums.rest, before.rest)),
+        ending=list(map(sub, sums.ending, before.ending)),
+        lost_by={
+            number: (
+                steps - before.lost_by.get(number, (0, 0))[0],
+                ns - before.lost_by.get(number, (0, 0))[1],
+            )
+            for number, (steps, ns) in lost.items()
+        },
+        **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},
+    )

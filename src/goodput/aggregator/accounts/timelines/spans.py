@@ -47,7 +47,7 @@ class Spans:
     """The spans of the attempts of an engine, whose places are their owners, and of other owners."""
 
     def __init__(self, engine: CoreEngine):
-        self._engine, self._origin_ns = engine, engine._origin_ns
+        self._engine, self._origin_ns = engine, engine.origin_ns
         self._values, self._steps = array("q"), array("d")
         self._of = {
             place: _Attempt(engine.facts.bounds[key], engine.run.attempts[key].start_ns)

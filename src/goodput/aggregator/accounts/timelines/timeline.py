@@ -28,7 +28,7 @@ from goodput.account.facts import Facts, Span, gaps
 from goodput.account.states import INDEX, STATES, share
 from goodput.aggregator.accounts.past import Check, Past, Window, never
 from goodput.aggregator.accounts.timelines.grid import Grid, cells_of, own_times
-from goodput.aggregator.accounts.timelines.reading import fold_rows
+from goodput.aggregator.accounts.timelines.reading import fold_at, fold_from
 from goodput.aggregator.accounts.timelines.spans import BEGIN, COLUMN, END, Spans
 from goodput.aggregator.ledger.ledger import Ledger
 
@@ -185,9 +185,9 @@ def sums_of(
     engine = _engine(past, facts, ranks)
     spans = Spans(engine)
     if chosen.all_rows:
-        fold_rows(ledger, engine, _begin_ns(engine), None, check)
+        fold_from(ledger, engine, _begin_ns(engine), check)
     else:
-        fold_rows(ledger, engine, facts.start_ns, grid.edges, check)
+        fold_at(ledger, engine, grid.edges, check)
     spans.finish(engine.sums())
     devices = _devices(past, facts)
     place = {rank: at for at, rank in enumerate(ranks)}
