@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from operator import sub
 
-from goodput.account.attempts import Attempt
+from goodput.account.attempts import Attempt, padded, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key
-from goodput.account.fold import padded, states_of_phases
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes
