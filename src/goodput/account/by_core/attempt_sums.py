@@ -27,7 +27,8 @@ class AttemptSums:
 
     kept: list[int] = field(default_factory=vector)  # of kept steps
     rest: list[int] = field(default_factory=vector)  # of everything else in its bound
-    ending: list[int] = field(default_factory=vector)  # the part of `rest` that follows the last step
+    tail: list[int] = field(default_factory=vector)  # the part of `rest` that follows the newest row
+    ending: list[int] = field(default_factory=vector)  # the same of one that made steps
     rows: int = 0
     kept_steps: int = 0
     lost_steps: int = 0
@@ -118,6 +119,7 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
     sums.compute_ns += ns[_TAIL_COMPUTE]
     for state, more in enumerate(states):
         sums.rest[state] += more
+    sums.tail = states
     is_stall = sum(ns[at] for at in _UNPLANNED) > sums.threshold_ns
     if sums.rows:
         sums.ending = states

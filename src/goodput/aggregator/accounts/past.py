@@ -117,11 +117,11 @@ def engine_until(ledger: Ledger, past: Past, end_ns: int | None, check: Check = 
     facts, states = past.facts((None, end_ns)), States(ledger, past.run)
     for begun in states.engines(facts, past.stall_seconds):
         late = _late_rows(begun)
-        _fold_until(ledger, begun, check)
+        fold_until(ledger, begun, check)
         if _late_rows(begun) == late:
             return begun
     engine = CoreEngine(past.run, facts, past.stall_seconds)
-    _fold_until(ledger, engine, check)
+    fold_until(ledger, engine, check)
     return engine
 
 
@@ -135,9 +135,9 @@ def table_of(engine: CoreEngine) -> np.ndarray:
     return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
 
 
-def _fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
+def fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
     """Fold the rows up to the end of the attempts' bounds, and of the rows after it those that their steps need."""
-    processes = _processes(ledger, engine.run)
+    processes = processes_of(ledger, engine.run)
     table, open_ = table_of(engine), dict[Key, PageBounds]()
     for key, place in engine.places.items():
         number, to_ns = int(table[place, _NUMBER]), engine.facts.bounds[key].to_ns
@@ -146,7 +146,7 @@ def _fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
             open_[key] = PageBounds(number, None, to_ns)
     readers = [
         Reader(key, _up_to(pages, engine.facts.bounds[key].to_ns))
-        for key, pages in _pages(ledger, processes, open_, len(engine.places)).items()
+        for key, pages in pages_of(ledger, processes, open_, len(engine.places)).items()
     ]
     for parts in together(readers, check):
         fold_parts(engine, parts)
@@ -186,7 +186,7 @@ def _fold_after(
                 open_[key] = PageBounds(number)
         parts = {
             key: values
-            for key, pages in _pages(ledger, processes, open_, len(engine.places), HELD_LEAST).items()
+            for key, pages in pages_of(ledger, processes, open_, len(engine.places), HELD_LEAST).items()
             if (values := next(pages, None)) is not None
         }
         if not parts:
@@ -194,7 +194,7 @@ def _fold_after(
         fold_parts(engine, parts)
 
 
-def _pages(
+def pages_of(
     ledger: Ledger,
     processes: dict[Key, StoredProcess],
     bounds: dict[Key, PageBounds],
@@ -281,7 +281,7 @@ def rows_held(ledger: Ledger, run: Run) -> int:
     return _rows_each(ledger, len(run.attempts)) * len(run.attempts)
 
 
-def _processes(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
+def processes_of(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
     processes = ledger.sources(run.name)
     if run.attempts and not processes:
         # Such as a ledger file that was replaced by a new one.
@@ -293,7 +293,7 @@ def folded(
     ledger: Ledger, run: Run, facts: Facts, stall_seconds: float, check: Check = never
 ) -> tuple[CoreEngine, dict[Key, np.ndarray]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
-    processes = _processes(ledger, run)
+    processes = processes_of(ledger, run)
     for begun in States(ledger, run).engines(facts, stall_seconds):
         late = _late_rows(begun)
         beyond = _fold_within(ledger, begun, processes, check)
@@ -314,7 +314,7 @@ def _fold_within(
         if key in processes and number < engine.run.attempts[key].top_number:
             bounds[key] = PageBounds(number)
     readers = []
-    for key, pages in _pages(ledger, processes, bounds, len(engine.places)).items():
+    for key, pages in pages_of(ledger, processes, bounds, len(engine.places)).items():
         latest_ns = int(table[engine.places[key], _END]) + engine.origin_ns
         limits = engine.facts.bounds[key].to_ns, engine.run.attempts[key].trimmed
         readers.append(Reader(key, _within(pages, latest_ns, *limits, beyond.setdefault(key, []))))
