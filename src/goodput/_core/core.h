@@ -206,6 +206,8 @@ int core_absent(core_run *run, int32_t attempt);
 int core_read(const core_run *run, int32_t attempt, int64_t *values);
 /* The same of all attempts, READ_COUNT values each. */
 int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
+/* The last step of a group that was compared, -1 before the first. */
+int64_t core_settled(const core_run *run, int32_t group);
 /* The waiting for a stage of a pipeline, in ns, and in how many steps there was some. */
 int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
 /* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */

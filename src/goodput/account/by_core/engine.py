@@ -103,7 +103,10 @@ class CoreEngine:
                 before = self._of_rank.get(attempt.rank)
                 if before is not None and not _comes_after(facts.by_rank[attempt.rank], before, attempt):
                     return False
-                self._begin(attempt, self._group_of(attempt))
+                group = self._group_of(attempt)
+                if self.core.settled(group) >= (attempt.first_step or 0):
+                    return False
+                self._begin(attempt, group)
             for key in facts.bounds.keys() & self.places.keys():
                 self._tell(key)
         except CoreError:

@@ -47,7 +47,8 @@ class IncrementalAccount:
         self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
         self._engine: CoreEngine | None = None
         self._late = 0  # late rows of the attempts when the fold began
-        self._late_steps = 0  # rows that were late for their group also in a fold of all rows
+        # Rows that were late for their group also in a fold of all rows, those after the account's end too.
+        self._late_steps, self._late_at_end = 0, None
         self._is_computing = False
         self._behind_since_ns: int | None = None
         self.last: Account | None = None
@@ -130,7 +131,10 @@ class IncrementalAccount:
         for batch in rest:
             fold(engine, batch)
             yield
-        return engine
+        late = int(_table(engine)[:, _LATE].sum()) if rest else late
+        if self._late_at_end is None:
+            self._late_at_end = late
+        return None if late > max(self._late_at_end, self._late_steps) else engine
 
     def _wanted(self, engine: CoreEngine) -> list[Wanted] | None:
         """The attempts with rows that are not folded, and the last number that is, in the order of ranks and of each rank's
@@ -204,7 +208,7 @@ class IncrementalAccount:
         """
         engine.run, self._engine = self.run, engine
         self._late = self._rows_late() if late is None else late
-        self._late_steps = int(_table(engine)[:, _LATE].sum())
+        self._late_steps, self._late_at_end = int(_table(engine)[:, _LATE].sum()), None
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
