@@ -77,6 +77,7 @@ class IncrementalAccount:
             engine = yield from self._folded(self._engine, facts)
             if engine is not None:
                 return (yield from finishing(engine))
+            self._engine = None
         elif self._engine is None and self.last is None and not self._trimmed():
             return (yield from finishing((yield from self._restart(facts))))
         if self.last is not None and self._behind(self.last, facts, now_ns):
@@ -238,7 +239,8 @@ class IncrementalAccount:
         """The folded part and its number of late rows, None while there is none that is right."""
         if self._is_computing or self._engine is None or self._late != self._rows_late():
             return None
-        return self._engine.copy(), self._late
+        is_late = int(_table(self._engine)[:, _LATE].sum()) > self._late_steps
+        return None if is_late else (self._engine.copy(), self._late)
 
     def _attempt(self, key: Key) -> ColumnAttempt:
         attempt = self.run.attempts[key]
