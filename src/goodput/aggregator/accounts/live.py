@@ -18,7 +18,7 @@ from goodput.account import Account, Run
 from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Facts, Key, gathering
-from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold
+from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold, table_of, wanted_of
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.run_states import RunState
 from goodput.slices import Slices, result_of
@@ -107,18 +107,18 @@ class IncrementalAccount:
         if not engine.follow(facts):
             return None
         yield
-        wanted = self._wanted(engine)
+        wanted = wanted_of(engine)
         while wanted is not None and _count(wanted) > TOGETHER_ROWS_MAX:
             # As columns all of them would take six times as much memory as they do as blocks.
             some = list({one[0][0]: one for one in reversed(wanted)}.values())
             yield from _folding(engine, some, TOGETHER_ROWS_MAX // (2 * len(some)) + 1)
-            before, wanted = _count(wanted), self._wanted(engine)
+            before, wanted = _count(wanted), wanted_of(engine)
             if wanted is None or _count(wanted) == before:
                 break
         if wanted is None:
             return None
         rest = yield from _folding(engine, wanted)
-        table = _table(engine)
+        table = table_of(engine)
         late = int(table[:, _LATE].sum())
         if is_new:
             self._late_steps = late
@@ -132,30 +132,10 @@ class IncrementalAccount:
         for batch in rest:
             fold(engine, batch)
             yield
-        late = int(_table(engine)[:, _LATE].sum()) if rest else late
+        late = int(table_of(engine)[:, _LATE].sum()) if rest else late
         if self._late_at_end is None:
             self._late_at_end = late
         return None if late > max(self._late_at_end, self._late_steps) else engine
-
-    def _wanted(self, engine: CoreEngine) -> list[Wanted] | None:
-        """The attempts with rows that are not folded, and the last number that is, in the order of ranks and of each rank's
-        attempts. None where these rows should have been folded before others."""
-        numbers, found = _table(engine)[:, _NUMBER].tolist(), []
-        for own in engine.facts.by_rank.values():
-            is_before = False  # an attempt that may have new rows, of which a later one may not have any yet
-            for one in own:
-                key = one.rank, one.attempt
-                if key not in engine.places:
-                    continue
-                number = numbers[engine.places[key]]
-                if number and is_before:
-                    return None
-                if one.top_number > number:
-                    if key in engine.ended:
-                        return None
-                    found.append((key, one, number))
-                    is_before = True
-        return found
 
     def _let_go(self, engine: CoreEngine, facts: Facts, table: np.ndarray, waiting: set[Key]) -> None:
         """Let groups go on without the attempts that are over, of which all rows are folded, or are silent."""
@@ -209,7 +189,7 @@ class IncrementalAccount:
         """
         engine.run, self._engine = self.run, engine
         self._late = self._rows_late() if late is None else late
-        self._late_steps, self._late_at_end = int(_table(engine)[:, _LATE].sum()), None
+        self._late_steps, self._late_at_end = int(table_of(engine)[:, _LATE].sum()), None
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
@@ -224,12 +204,12 @@ class IncrementalAccount:
         if self._engine is None or self._is_computing:
             return 0
         before = kept_rows(self.run)
-        self._drop_up_to(self._engine, _table(self._engine))
+        self._drop_up_to(self._engine, table_of(self._engine))
         return before - kept_rows(self.run)
 
     def rows(self) -> int:
         """How many rows are folded."""
-        return 0 if self._engine is None else int(_table(self._engine)[:, _ROWS].sum())
+        return 0 if self._engine is None else int(table_of(self._engine)[:, _ROWS].sum())
 
     def going(self) -> int:
         """How many attempts may go on."""
@@ -239,7 +219,7 @@ class IncrementalAccount:
         """The folded part and its number of late rows, None while there is none that is right."""
         if self._is_computing or self._engine is None or self._late != self._rows_late():
             return None
-        is_late = int(_table(self._engine)[:, _LATE].sum()) > self._late_steps
+        is_late = int(table_of(self._engine)[:, _LATE].sum()) > self._late_steps
         return None if is_late else (self._engine.copy(), self._late)
 
     def _attempt(self, key: Key) -> ColumnAttempt:
@@ -268,11 +248,6 @@ def _folding(engine: CoreEngine, wanted: list[Wanted], most: int = sys.maxsize) 
         rest += [beyond] if beyond.keys else []
         yield
     return rest
-
-
-def _table(engine: CoreEngine) -> np.ndarray:
-    """What the core knows: (attempts, READ_COLUMNS)."""
-    return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
 
 
 def kept_rows(run: Run) -> int:

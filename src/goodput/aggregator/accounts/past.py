@@ -20,7 +20,7 @@ from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
-from goodput.aggregator.accounts.new_rows import fold_parts
+from goodput.aggregator.accounts.new_rows import fold_parts, table_of, wanted_of
 from goodput.aggregator.accounts.stored_states import States
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -117,9 +117,10 @@ def engine_until(ledger: Ledger, past: Past, end_ns: int | None, check: Check = 
     facts, states = past.facts((None, end_ns)), States(ledger, past.run)
     for begun in states.engines(facts, past.stall_seconds):
         late = _late_rows(begun)
-        fold_until(ledger, begun, check)
-        if _late_rows(begun) == late:
-            return begun
+        if wanted_of(begun) is not None:
+            fold_until(ledger, begun, check)
+            if _late_rows(begun) == late:
+                return begun
     engine = CoreEngine(past.run, facts, past.stall_seconds)
     fold_until(ledger, engine, check)
     return engine
@@ -128,11 +129,6 @@ def engine_until(ledger: Ledger, past: Past, end_ns: int | None, check: Check = 
 def _late_rows(engine: CoreEngine) -> int:
     """How many rows came too late for their group: where a state had given up on a rank, more rows are read."""
     return int(table_of(engine)[:, _LATE].sum())
-
-
-def table_of(engine: CoreEngine) -> np.ndarray:
-    """What the core knows: (attempts, READ_COLUMNS)."""
-    return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
 
 
 def fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
@@ -296,9 +292,10 @@ def folded(
     processes = processes_of(ledger, run)
     for begun in States(ledger, run).engines(facts, stall_seconds):
         late = _late_rows(begun)
-        beyond = _fold_within(ledger, begun, processes, check)
-        if _late_rows(begun) == late:
-            return begun, beyond
+        if wanted_of(begun) is not None:
+            beyond = _fold_within(ledger, begun, processes, check)
+            if _late_rows(begun) == late:
+                return begun, beyond
     engine = CoreEngine(run, facts, stall_seconds)
     return engine, _fold_within(ledger, engine, processes, check)
 
