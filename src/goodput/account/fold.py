@@ -495,7 +495,8 @@ def median(ordered: array) -> int:
 def state_of(phase: str, user_states: dict[str, str]) -> int:
     """Index of the state that a phase maps to."""
     state = PHASE_STATES.get(phase) or user_states.get(phase)
-    return INDEX[state] if state in USER_STATES else UNATTRIBUTED
+    # Only a run log has `launch` as a phase.
+    return INDEX[state] if state in USER_STATES or phase == state == "launch" else UNATTRIBUTED
 
 
 def states_of_phases(attempt: Attempt) -> tuple[int, ...]:
