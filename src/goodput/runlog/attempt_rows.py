@@ -177,7 +177,9 @@ class AttemptTable:
         self._set_apart(batch, values)
         self._rows[steps.attempt[firsts]] = values[[last - 1 for last in bounds[1:]]]
         owners = steps.attempt[firsts].tolist()
-        parts = [Part(at, low, high, KEEP_ALL) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)]
+        parts = [
+            Part(at, low, high, KEEP_ALL) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)
+        ]
         if self._rewinds:
             parts = [part for one in parts for part in self._divided(one, batch)]
         return Rows(parts, values, steps.count, samples, spent)
@@ -263,7 +265,9 @@ class _Batch:
         """`before` has the newest row of each step's attempt."""
         self.steps, self._problems = steps, problems
         self.end = np.maximum(steps.end, before[:, END])
-        self._spent = np.maximum(self.end - np.maximum(_before(steps, steps.end, before[:, END]), before[:, END]), 0)
+        self._spent = np.maximum(
+            self.end - np.maximum(_before(steps, steps.end, before[:, END]), before[:, END]), 0
+        )
         self._step_before = _before(steps, steps.step, before[:, STEP])
         self.gap = np.zeros((len(steps.rows), len(layout)), np.int64)
         self.inside = np.zeros_like(self.gap)

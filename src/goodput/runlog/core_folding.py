@@ -114,7 +114,9 @@ class CoreFolding:
                 self._slowest, places = slowest, list(self._waiting)
             for place in places:
                 before = int(self._before[place])
-                if place in self._waiting and (before < 0 or (self._is_over[before] and before not in self._waiting)):
+                if place in self._waiting and (
+                    before < 0 or (self._is_over[before] and before not in self._waiting)
+                ):
                     has_folded |= self._fold_part(place)
 
     def _fold_part(self, place: int) -> bool:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from goodput.account import Account, Attempt
+from goodput.account.attempts import states_of_phases
 from goodput.account.collectives.calls import PROFILED
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import state_of, states_of_phases
 from goodput.account.hang import STALE_NS, Hang, RankStatus, verdict
-from goodput.account.states import INDEX, PLANNED, STATES, vector
+from goodput.account.states import INDEX, PLANNED, STATES, state_of, vector
 from goodput.runlog.attempt_rows import Last
 from goodput.runlog.scan_results import AttemptTrack, RunTrack
 

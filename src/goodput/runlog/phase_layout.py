@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from goodput.account import Attempt
-from goodput.account.fold import state_of, states_of_phases
-from goodput.account.states import PHASE_STATES, STATES, USER_STATES
+from goodput.account.attempts import states_of_phases
+from goodput.account.states import PHASE_STATES, STATES, USER_STATES, state_of
 
 NAMES_MAX = 200  # with a column of their own; the core takes 255 columns
 NONE = 0  # the column of time that no phase names

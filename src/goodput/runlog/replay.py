@@ -169,7 +169,9 @@ class OrderedLog:
     ) -> Iterator[tuple[AttemptTrack, Line]]:
         """Steps and phases, each attempt's in the order of their ends, without repetitions; `others` as they come."""
         most, last = max(self._log_file.size, 1), dict[AttemptTrack, tuple]()
-        for track, _, line in ordered_lines(self._log_file, self._scan, lambda at: progress(at / most), others):
+        for track, _, line in ordered_lines(
+            self._log_file, self._scan, lambda at: progress(at / most), others
+        ):
             if track not in self._tracks:
                 continue
             if line.kind == "step":
@@ -368,7 +370,9 @@ def _scanned(log_file: LogFile, progress: Callable[[int], None]) -> Scan:
         )
     for found in scan.runs.values():
         if found.tracks and found.span_ns() >= TIME_NS_MAX:
-            raise LogError(f"{log_file.name}: run {found.run.name!r}: its times are more than 146 years apart")
+            raise LogError(
+                f"{log_file.name}: run {found.run.name!r}: its times are more than 146 years apart"
+            )
     if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
         _find_rewinds(log_file, scan)
     return scan

@@ -35,9 +35,7 @@ RUNS_MAX = 1000
 class Scan:
     """Reads the whole log. `runs` is by name, in the order of the file."""
 
-    def __init__(
-        self, log_file: LogFile, progress: Callable[[int], None] = lambda _: None
-    ):
+    def __init__(self, log_file: LogFile, progress: Callable[[int], None] = lambda _: None):
         self.problems = Problems()
         self.runs: dict[str, RunTrack] = {}
         self.last_run = ""

@@ -185,7 +185,12 @@ class RunTrack:
     def span_ns(self) -> int:
         """From its earliest time, or 0, to its latest."""
         starts = [track.attempt.start_ns for track in self.tracks.values()]
-        known = (self.high_ns, self.now_ns(), self.run.end_ns or 0, *(t.attempt.known_end_ns() or 0 for t in self.tracks.values()))
+        known = (
+            self.high_ns,
+            self.now_ns(),
+            self.run.end_ns or 0,
+            *(t.attempt.known_end_ns() or 0 for t in self.tracks.values()),
+        )
         return max(known) - min(0, *starts)
 
     def number_of(self, line: Line) -> int:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from operator import sub
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
-from goodput.account.attempts import Attempt
+from goodput.account.attempts import Attempt, has_time
 from goodput.account.facts import Bound
-from goodput.account.fold import has_time
 from goodput.account.states import INDEX, share, vector
 
 _INSIDE = [(READ_INDEX[state], INDEX[state]) for state in ROW_STATES]
@@ -49,6 +48,8 @@ class AttemptSums:
     caused_ns: int = 0  # waiting of others for this one
     caused_in_group_ns: int = 0
     compared_steps: int = 0
+    compared_own_ns: int = 0  # own time of these and of compared rows of several steps, but for the first
+    compared_count: int = 0  # their steps
     last_steps: int = 0  # compared steps in which others waited for it
     first_compared: int | None = None  # the first step in which it was compared with peers
     is_slow: bool = False
@@ -92,6 +93,8 @@ _COPIED = (
         "caused_ns",
         "caused_in_group_ns",
         "compared_steps",
+        "compared_own_ns",
+        "compared_count",
         "last_steps",
         "threshold_ns",
         "lengths",
@@ -120,8 +123,19 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
 
 
 _ADDED_UP = (
-    *("kept_steps", "lost_steps", "kept_ns", "saved_ns", "device_ns", "work", "kept_samples", "samples", "matched_ns"),
+    *(
+        "kept_steps",
+        "lost_steps",
+        "kept_ns",
+        "saved_ns",
+        "device_ns",
+        "work",
+        "kept_samples",
+        "samples",
+        "matched_ns",
+    ),
     *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),
+    *("compared_own_ns", "compared_count"),
 )
 
 
@@ -129,14 +143,17 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     """The sums of what came after `before`, which are of the same attempt up to an earlier time."""
     if before is None:
         return sums
-    lost = {number: (0, 0) for number in before.lost_by} | sums.lost_by
+    lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
     return replace(
         sums,
         kept=list(map(sub, sums.kept, before.kept)),
         rest=list(map(sub, sums.rest, before.rest)),
         ending=list(map(sub, sums.ending, before.ending)),
         lost_by={
-            number: (steps - before.lost_by.get(number, (0, 0))[0], ns - before.lost_by.get(number, (0, 0))[1])
+            number: (
+                steps - before.lost_by.get(number, (0, 0))[0],
+                ns - before.lost_by.get(number, (0, 0))[1],
+            )
             for number, (steps, ns) in lost.items()
         },
         **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},

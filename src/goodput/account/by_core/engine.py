@@ -10,24 +10,43 @@ from array import array
 from collections.abc import Iterable
 from copy import copy
 from itertools import chain
-from typing import cast
+from typing import NamedTuple, cast
 
-from goodput._core import DIED, ENDED, READ_INDEX, RUNNING, CoreError, CoreRun
-from goodput.account.attempts import Attempt, Row, Run
+from goodput._core import DIED, ENDED, RUNNING, CoreError, CoreRun
+from goodput.account.attempts import Attempt, Row, Run, padded, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums, add_tail, attempt_sums
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import padded, state_of, states_of_phases
 from goodput.account.slow_ranks.pipeline import Pipeline, pipeline_of
-from goodput.account.states import INDEX, STATES
+from goodput.account.states import INDEX, STATES, state_of
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9
 STEP_MAX = (1 << 62) - 1
 _LOST = INDEX["lost"]
-_LATE_ROWS = READ_INDEX["late_rows"]
-# What the core was told of an attempt: its bound, its limit with the restarts after it, its number of phases.
-_Told = tuple[int, int, int, list[int], int]
+
+
+class Told(NamedTuple):
+    """What the core was told of an attempt: its bound, the last step that counts with the resume points of later restarts,
+    and how many phases it has."""
+
+    from_ns: int
+    to_ns: int
+    limit: int
+    points: list[int]
+    width: int
+
+
+class Known(NamedTuple):
+    """What an engine knows besides its core: what that was told of each attempt, in its order, groups by number and name,
+    pipelines by number, units by name, the attempts that were ended, and where the core's time begins, in unix ns."""
+
+    told: list[tuple[Key, Told]]
+    groups: list[tuple[tuple[int, str], int]]
+    pipelines: dict[int, Pipeline]
+    units: dict[str, int]
+    ended: list[Key]
+    origin_ns: int
 
 
 class CoreEngine:
@@ -37,11 +56,10 @@ class CoreEngine:
     Raises CoreError where the core cannot be loaded.
     """
 
-    def __init__(self, run: Run, facts: Facts, stall_seconds: float, core: CoreRun | None = None):
-        """`core` is one without attempts, or what `restored` sets."""
+    def __init__(self, run: Run, facts: Facts, stall_seconds: float):
         self.run, self.facts = run, facts
         self.least_stall_ns = int(stall_seconds * 1e9)
-        self.core = CoreRun(self.least_stall_ns) if core is None else core
+        self.core = CoreRun(self.least_stall_ns)
         self.places: dict[Key, int] = {}
         self.pipelines: dict[int, Pipeline] = {}  # by attempt number
         self.groups: dict[tuple[int, str], int] = {}  # by attempt number and name, "" for a pipeline
@@ -51,16 +69,32 @@ class CoreEngine:
         self.origin_ns = min([0, *(attempt.start_ns for attempt in run.attempts.values())])
         self._units: dict[str, int] = {}
         self._of_rank: dict[int, Key] = {}  # the last of each rank's attempts
-        self._told: dict[Key, _Told] = {}
-        if core is None:
-            self.follow(facts)
+        self._told: dict[Key, Told] = {}
+        self.follow(facts)
+
+    @classmethod
+    def restored(cls, run: Run, core: CoreRun, known: Known, stall_seconds: float) -> CoreEngine:
+        """One that goes on from a snapshot; `follow` must be called next."""
+        engine = cls.__new__(cls)
+        engine.run, engine.core, engine.wrong = run, core, 0
+        engine.least_stall_ns, engine.origin_ns = int(stall_seconds * 1e9), known.origin_ns
+        engine._told = dict(known.told)
+        engine.places = {key: at for at, key in enumerate(engine._told)}
+        engine.groups, engine.pipelines = dict(known.groups), dict(known.pipelines)
+        engine.ended, engine._units = set(known.ended), dict(known.units)
+        engine._of_rank = {key[0]: key for key in engine.places}
+        return engine
+
+    def known(self) -> Known:
+        """See `restored`."""
+        groups = list(self.groups.items())
+        told = [(key, self._told[key]) for key in self.places]
+        return Known(told, groups, self.pipelines, self._units, sorted(self.ended), self.origin_ns)
 
     def follow(self, facts: Facts) -> bool:
         """Go on under newer facts of the same run; False, and it is of no more use, if folded rows would differ under them."""
         self.facts = facts
-        stepping = [
-            one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None
-        ]
+        stepping = [one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None]
         new = [one for one in stepping if (one.rank, one.attempt) not in self.places]
         try:
             if (new or not self.places) and not self._regroup(stepping):
@@ -108,7 +142,7 @@ class CoreEngine:
             unit=self._units.setdefault(attempt.group_name(), len(self._units)),
         )
         self._of_rank[attempt.rank] = key
-        self._told[key] = (-1, -1, -2, [], len(states))
+        self._told[key] = Told(-1, -1, -2, [], len(states))
 
     def _tell(self, key: Key) -> None:
         """Tell the core an attempt's bound, limit and phases where they have changed. Raises CoreError."""
@@ -117,11 +151,11 @@ class CoreEngine:
         # No step is below 0.
         points = [min(max(point, -1), STEP_MAX) for point, _ in restarts if point is not None]
         width = len(self.run.attempts[key].phases)
-        told = (from_ns, max(bound.to_ns - self.origin_ns, from_ns), max(limit, -1), points, width)
+        told = Told(from_ns, max(bound.to_ns - self.origin_ns, from_ns), max(limit, -1), points, width)
         before, place = self._told[key], self.places[key]
         if told == before:
             return
-        if width > before[4]:
+        if width > before.width:
             self.core.phases(place, _states(self.run.attempts[key]))
         if told[:2] != before[:2]:
             self.core.bound(place, *told[:2])
@@ -135,7 +169,11 @@ class CoreEngine:
 
     def rows(self, key: Key, rows: Iterable[Row]) -> None:
         """Take rows of cumulative totals of one attempt, in the order of their numbers."""
-        width, origin_ns, values = self._told[key][4] if key in self._told else 0, self.origin_ns, array("q")
+        width, origin_ns, values = (
+            self._told[key].width if key in self._told else 0,
+            self.origin_ns,
+            array("q"),
+        )
         for row in rows:
             values.extend((row.number, row.step, row.end_ns - origin_ns, row.samples, row.device_ns))
             values.extend(padded(row.totals, width))
@@ -143,9 +181,9 @@ class CoreEngine:
         if values:
             self.wrong += self.core.fold(self.places[key], values).wrong
 
-    def late_rows(self) -> int:
-        """How many rows came after the steps of their group were compared without them."""
-        return sum(values[_LATE_ROWS] for values in cast("list[list[int]]", self.core.read_all().tolist()))
+    def width(self, key: Key) -> int:
+        """How many phases the rows of an attempt have."""
+        return self._told[key].width
 
     def leave(self, key: Key) -> None:
         """Let the others of its group go on without an attempt that is over or, for now, silent."""
@@ -213,7 +251,7 @@ class CoreEngine:
         end_ns = max(bound.end_ns, own.end_ns)
         how = DIED if bound.died else RUNNING if bound.running else ENDED
         state = STATES[state_of(attempt.phase, attempt.phase_states)]
-        known = padded(attempt.totals, self._told[key][4])
+        known = padded(attempt.totals, self._told[key].width)
         before = own.rest[_LOST]
         tail = self.core.tail(self.places[key], known, state, end_ns - self.origin_ns, how)
         add_tail(own, tail, bound, end_ns)

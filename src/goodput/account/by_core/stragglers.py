@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from operator import sub
 
-from goodput.account.attempts import Attempt
+from goodput.account.attempts import Attempt, padded, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key
-from goodput.account.fold import padded, states_of_phases
+from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes
 from goodput.account.states import vector
@@ -50,6 +50,11 @@ def sum_stragglers(
         own_ns[key], result.steps[key] = _own_ns(times, attempt), times.steps
         result.units[key] = attempt.group_name(), stage
     _add_stages(result, engine, before)
+    result.comparable = ComparableSums(
+        {key: own.compared_own_ns for key, own in sums.items()},
+        {key: own.compared_count for key, own in sums.items()},
+        phases=phases,
+    )
     return result
 
 
