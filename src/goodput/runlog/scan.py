@@ -227,8 +227,7 @@ class Scan:
         attempt.has_rollout = attempt.has_rollout or has_rollout(line, attempt.phase_states)
         found.phases.add(line.phases or ())
         found.phases.add((line.phase,) if line.phase else ())
-        if line.kind in ("step", "phase"):
-            track.last_number = max(track.last_number, number)
+        track.last_number = max(track.last_number, number)
         if line.kind == "step":
             step = line.step_number
             first = step - line.count + 1

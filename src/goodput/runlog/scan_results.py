@@ -137,7 +137,7 @@ class AttemptTrack:
 
     attempt: Attempt
     number: int = 0  # of its first line
-    last_number: int = 0  # of its last step or phase
+    last_number: int = 0  # of its last line but those of `attempt`
     end_number: int = 0  # of its last `end` line
     numbers: StepNumbers = field(default_factory=StepNumbers)  # of the steps that are used
     high_ns: int | None = None  # the latest time so far
