@@ -56,7 +56,8 @@ PLANNED = ("checkpoint", "evaluation", "rollout", "restore", "compile")
 def state_of(phase: str, user_states: dict[str, str]) -> int:
     """Index of the state that a phase maps to."""
     state = PHASE_STATES.get(phase) or user_states.get(phase)
-    return INDEX[state] if state in USER_STATES else UNATTRIBUTED
+    # Only a run log has `launch` as a phase.
+    return INDEX[state] if state in USER_STATES or phase == state == "launch" else UNATTRIBUTED
 
 
 def vector() -> list[int]:
