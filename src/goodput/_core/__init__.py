@@ -187,6 +187,7 @@ def library() -> ctypes.CDLL:
         "core_phases_of": (ctypes.c_int, run, _int32),
         "core_phases": (ctypes.c_int, run, _int32, _int32, text),
         "core_bound": (ctypes.c_int, run, _int32, _int64, _int64),
+        "core_forget": (ctypes.c_int, run, _int64),
         "core_again": (ctypes.c_int, run, _int32, _int64),
         "core_read_rates": (ctypes.c_int, run, ctypes.POINTER(ctypes.c_double), _int64),
         "core_limit": (ctypes.c_int, run, _int32, _int64, _pointer64, _int32),
@@ -277,6 +278,14 @@ class CoreRun:
     def bound(self, attempt: int, from_ns: int, to_ns: int) -> None:
         """From when to when its time is charged. Refused once a row outside this bound or the one before was folded."""
         _checked("core_bound", self._handle, attempt, from_ns, to_ns)
+
+    def forget(self, from_ns: int) -> None:
+        """What was charged so far no longer counts, as if every attempt's bound had begun at `from_ns` before its first row.
+
+        So a restored snapshot begins a window. The bounds end nowhere then, until `bound` says so. Refused once a row
+        that ended after `from_ns` was folded.
+        """
+        _checked("core_forget", self._handle, from_ns)
 
     def again(self, attempt: int, last: int | None) -> None:
         """Steps beyond `last` that follow are lost, since the attempt itself repeats them; None for none."""

@@ -180,6 +180,10 @@ int core_phases(core_run *run, int32_t attempt, int32_t phases, const uint8_t *s
 
 /* From when to when time of an attempt is charged. Refused once a row outside the bound before or this one was folded. */
 int core_bound(core_run *run, int32_t attempt, int64_t from_ns, int64_t to_ns);
+/* What was charged so far no longer counts, as if the bound of every attempt had begun at `from_ns` before its first row: a window that
+ * begins at a snapshot. The bounds end nowhere then, until core_bound says so. Refused if a row ended after `from_ns`; one without
+ * length that ended right then is taken to be before. */
+int core_forget(core_run *run, int64_t from_ns);
 /* Steps beyond `last` that follow are lost, since the attempt itself repeats them; no restart is charged for them. */
 int core_again(core_run *run, int32_t attempt, int64_t last);
 /* The last step of an attempt that counts, and the resume points of the `count` restarts after it, in order: a lost step is lost by

@@ -68,7 +68,8 @@ static void pop_into_taken(attempt *one)
     one->queued--;
 }
 
-static void recount(core_run *run, group *own)
+/* How many members the group waits for. */
+void recount(core_run *run, group *own)
 {
     own->lacking = 0;
     for (int32_t i = 0; i < own->count; i++)

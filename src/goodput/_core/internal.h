@@ -192,6 +192,7 @@ bool group_reserve(core_run *run, attempt *one, int64_t rows);
 void group_wait(core_run *run, attempt *one, const span *step);
 void group_settle(core_run *run, group *own);
 bool is_lacking(const core_run *run, const attempt *one);
+void recount(core_run *run, group *own);
 
 /* compare.c */
 void compare_members(core_run *run, group *own, int32_t count);

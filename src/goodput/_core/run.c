@@ -218,6 +218,49 @@ int core_bound(core_run *run, int32_t index, int64_t from_ns, int64_t to_ns)
     return 0;
 }
 
+/* What is charged to an attempt becomes nothing, but for what does not depend on its bound. */
+static void forget(attempt *one, int64_t from_ns)
+{
+    int64_t *sums[] = {&one->lost_ns, &one->lost_steps, &one->kept_samples, &one->work, &one->steps, &one->usual_steps, &one->device_ns,
+                       &one->straggler_ns, &one->bubble_ns, &one->caused_ns, &one->caused_in_group_ns, &one->matched_ns,
+                       &one->compared_steps, &one->last_steps, &one->late_rows};
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+        *sums[i] = 0;
+    memset(one->inside, 0, sizeof(one->inside));
+    memset(one->gaps, 0, sizeof(one->gaps));
+    memset(one->totals + 2 * one->phases, 0, (size_t)one->phases * sizeof(*one->totals));
+    for (int32_t i = 0; i < one->loss_count; i++)
+        one->losses[i].steps = one->losses[i].ns = 0;
+    if (one->first)
+        one->first->part = 0;
+    free(one->waiting);
+    one->waiting = NULL;
+    one->room = one->head = one->queued = one->is_taken = 0;
+    free(one->onset.stretches);
+    one->onset = (onset){.first = -1};
+    one->from_ns = from_ns;
+    one->to_ns = VALUE_MAX;
+}
+
+int core_forget(core_run *run, int64_t from_ns)
+{
+    if (!run || from_ns < 0 || from_ns > VALUE_MAX)
+        return CORE_BAD_ARGUMENT;
+    for (int32_t i = 0; i < run->count; i++)
+        if (run->attempts[i].rows && run->attempts[i].end_ns > from_ns)
+            return CORE_BAD_ARGUMENT;
+    for (int32_t i = 0; i < run->count; i++)
+        forget(&run->attempts[i], from_ns);
+    for (int32_t i = 0; i < run->group_count; i++) {
+        group *own = &run->groups[i];
+        own->target = own->settled = -1;
+        for (int32_t stage = 0; stage < own->stages; stage++)
+            own->by_stage[stage] = (stage_sums){0};
+        recount(run, own);
+    }
+    return 0;
+}
+
 int core_again(core_run *run, int32_t index, int64_t last)
 {
     if (!run || index < 0 || index >= run->count || last < -1)
