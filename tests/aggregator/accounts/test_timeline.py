@@ -44,7 +44,7 @@ def past_of(ingest, now_ns: int, window=(None, None)) -> tuple:
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     account = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
-    return Past(run, now_ns, 60.0, 30.0, whole.threshold_ns), account
+    return Past(run, now_ns, whole.threshold_ns, 30.0), account
 
 
 def assert_closes(found) -> None:
@@ -70,7 +70,7 @@ def test_laid_spans_fill_their_buckets_exactly(seed):
         cuts = sorted(rng.randrange(b - a + 1) for _ in range(3))
         parts = [high - low for low, high in pairwise([0, *cuts, b - a])]
         states = dict(zip(rng.sample(SPAN_STATES, 4), parts, strict=True))
-        spans.append([0, a, b, *(states.get(state, 0) for state in SPAN_STATES)])
+        spans.append([0, a, b, -1, *(states.get(state, 0) for state in SPAN_STATES)])
         whole.update({state: 2 * ns for state, ns in states.items()})
         for i, (low, high) in enumerate(pairwise(grid.edges)):
             laid[i] += 2 * max(0, min(b, high) - max(a, low))
@@ -101,15 +101,15 @@ def test_buckets_close_and_sum_to_the_account(ledger, seed):
 
 @pytest.mark.parametrize("seed", cases(6))
 def test_bucket_equals_account_of_its_window(ledger, seed):
-    """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
+    """But for `launch`: devices' idle time, which is known of all of an attempt, is divided by compute up to the end."""
     ingest, now_ns = ingested_run(ledger, seed)
     past, _ = past_of(ingest, now_ns)
     found = timeline.sums_of(ledger, past, (None, None), 5, [])
     for i, window in enumerate(pairwise(found.grid.edges)):
         _, want = past_of(ingest, now_ns, window)
         for states in (mine := list(found.cells[i]), theirs := list(want.gpu_ns())):
-            states[INDEX["communication"]] += states[INDEX["straggler"]]
-            states[INDEX["straggler"]] = 0
+            states[INDEX["productive"]] += states[INDEX["launch"]]
+            states[INDEX["launch"]] = 0
         assert all(abs(a - b) <= 200 for a, b in zip(mine, theirs, strict=True))
     # And the timeline of a window is the timeline of the whole there.
     cut = (found.grid.edges[1], found.grid.edges[3])
@@ -260,7 +260,7 @@ def test_window_of_a_long_run_begins_at_late_rows(ledger, monkeypatch):
     ingest, now_ns = lock_step(ledger, ranks=2, steps=400, slow=1)
     past, whole = past_of(ingest, now_ns)
     engines, real = [], timeline.CoreEngine
-    monkeypatch.setattr(timeline, "ROWS_MAX", 120)
+    monkeypatch.setattr(timeline, "ROWS_BEFORE_MAX", 120)
     monkeypatch.setattr(timeline, "CoreEngine", lambda *args: engines.append(real(*args)) or engines[-1])
     window = (whole.end_ns - 50 * 1375 * 10**6, whole.end_ns)
     found = timeline.sums_of(ledger, past, window, 10, [])

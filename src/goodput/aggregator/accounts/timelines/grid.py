@@ -8,7 +8,15 @@ import numpy as np
 
 from goodput._core import ROW_STATES
 from goodput.account.states import STATES
-from goodput.aggregator.accounts.timelines.spans import BEGIN, COLUMN, END, OWNER, SPAN_STATES, STATES_FROM
+from goodput.aggregator.accounts.timelines.spans import (
+    BEGIN,
+    COLUMN,
+    END,
+    OWNER,
+    SPAN_STATES,
+    STATES_FROM,
+    SpanTable,
+)
 
 _AT_ONCE = 4096
 _TO_STATES = [SPAN_STATES.index(state) for state in STATES]
@@ -49,13 +57,17 @@ class Grid:
 def cells_of(spans: np.ndarray, grid: Grid, groups: np.ndarray, weights: np.ndarray) -> list[list[list[int]]]:
     """Weighted ns by group, bucket and state; `groups`, 0 or 1, and `weights`, objects, are by owner.
 
-    Each bucket gets exactly its overlap with a span, in proportion to the span's states, and all buckets get these.
+    Each bucket gets exactly its overlap with a span, in proportion to the span's states, and all buckets get these. What
+    of a span lies before the grid is left out.
     """
     cells = np.zeros((2, grid.points, len(SPAN_STATES)), object)
     for first in range(0, len(spans), _AT_ONCE):
         some = spans[first : first + _AT_ONCE]
-        left, length = some[:, STATES_FROM:].copy(), some[:, END] - some[:, BEGIN]
-        for rows, buckets, ns in grid.overlaps(some[:, BEGIN], some[:, END]):
+        some = some[some[:, END] > np.maximum(some[:, BEGIN], grid.edges[0])]
+        begin, end = np.maximum(some[:, BEGIN], grid.edges[0]), some[:, END]
+        length = end - begin
+        left = _shared(some[:, STATES_FROM:], length, end - some[:, BEGIN])
+        for rows, buckets, ns in grid.overlaps(begin, end):
             part = _shared(left[rows], ns, length[rows])
             left[rows] -= part
             length[rows] -= ns
@@ -74,18 +86,19 @@ def _shared(states: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 
 
 def own_times(
-    spans: np.ndarray, steps: np.ndarray, columns: Grid, places: np.ndarray, count: int
+    spans: SpanTable, columns: Grid, places: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The own ns (without waiting for others) and the kept steps of `count` ranks by column; `places` are theirs by owner.
 
     By every column that a step overlaps, so that one longer than a column leaves no gap.
     """
     found = np.zeros((count, columns.points)), np.zeros((count, columns.points))
-    some = np.flatnonzero(steps)
-    begin, end, place = spans[some, BEGIN], spans[some, END], places[spans[some, OWNER]]
-    values = spans[np.ix_(some, _OWN)].sum(axis=1), steps[some]
-    for rows, column, ns in columns.overlaps(begin, end):
+    values, steps = spans
+    some = np.flatnonzero((steps > 0) & (values[:, END] > columns.edges[0]))
+    begin, end, place = values[some, BEGIN], values[some, END], places[values[some, OWNER]]
+    sums = values[np.ix_(some, _OWN)].sum(axis=1), steps[some]
+    for rows, column, ns in columns.overlaps(np.maximum(begin, columns.edges[0]), end):
         part = ns / (end - begin)[rows]
-        for into, value in zip(found, values, strict=True):
+        for into, value in zip(found, sums, strict=True):
             np.add.at(into, (place[rows], column), value[rows] * part)
     return found
