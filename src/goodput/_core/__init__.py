@@ -319,9 +319,9 @@ class CoreRun:
         raise nor use this run, and are no part of a snapshot.
         """
         self.watch_bytes(
-            row and (lambda told: row(_watched_row(told))),
-            first and (lambda told: first(_watched_first(told))),
-            moved and (lambda told: moved(WatchedMove(*_MOVE.unpack(told)))),
+            row and (lambda event: row(_watched_row(event))),
+            first and (lambda event: first(_watched_first(event))),
+            moved and (lambda event: moved(WatchedMove(*_MOVE.unpack(event)))),
         )
 
     def watch_bytes(
@@ -330,9 +330,9 @@ class CoreRun:
         first: Callable[[bytes], object] | None,
         moved: Callable[[bytes], object] | None,
     ) -> None:
-        """As `watch`, each with the bytes of the struct in core.h, for those who take many together."""
-        told = ((row, _ROW.size), (first, _FIRST.size), (moved, _MOVE.size))
-        watcher = _Watcher(*(_WATCH() if take is None else _with_bytes(take, size) for take, size in told))
+        """Like `watch`, but each is called with the bytes of its struct in core.h: faster where many are decoded at once."""
+        calls = ((row, _ROW.size), (first, _FIRST.size), (moved, _MOVE.size))
+        watcher = _Watcher(*(_WATCH() if call is None else _with_bytes(call, size) for call, size in calls))
         _checked("core_watch", self._handle, ctypes.byref(watcher))
         self._watcher = watcher
 
@@ -489,16 +489,16 @@ def _pointer_to(values: array):
     return ctypes.cast(values.buffer_info()[0], _pointer64)
 
 
-def _with_bytes(take: Callable[[bytes], object], size: int):
-    return _WATCH(lambda _, address: take(ctypes.string_at(address, size)))
+def _with_bytes(call: Callable[[bytes], object], size: int):
+    return _WATCH(lambda _, address: call(ctypes.string_at(address, size)))
 
 
-def _watched_row(told: bytes) -> WatchedRow:
-    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(told)
+def _watched_row(event: bytes) -> WatchedRow:
+    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(event)
     inside, outside = states[: len(ROW_STATES)], states[len(ROW_STATES) :]
     return WatchedRow(attempt, step, count, end_ns, tuple(inside), tuple(outside), bool(is_first))
 
 
-def _watched_first(told: bytes) -> WatchedFirst:
-    attempt, step, *states = _FIRST.unpack(told)
+def _watched_first(event: bytes) -> WatchedFirst:
+    attempt, step, *states = _FIRST.unpack(event)
     return WatchedFirst(attempt, step, tuple(states[: len(ROW_STATES)]), tuple(states[len(ROW_STATES) :]))

@@ -27,7 +27,7 @@ from goodput.aggregator.accounts import result_cache
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
-from goodput.aggregator.accounts.timelines import timeline
+from goodput.aggregator.accounts.timelines import spans, timeline
 from goodput.aggregator.accounts.timelines.grid import Grid, cells_of
 from goodput.aggregator.accounts.timelines.spans import SPAN_STATES
 from goodput.aggregator.accounts.timelines.timeline import Timeline, merged
@@ -204,6 +204,7 @@ def test_waiting_lies_where_it_was_measured(ledger, monkeypatch, stages):
     assert sums[INDEX["straggler"]] and sums[INDEX["launch"]] and sums[INDEX["evaluation"]]
     assert bool(sums[INDEX["bubble"]]) == bool(stages)
     monkeypatch.setattr(past_accounts, "PAGE_ROWS_MAX", 7)
+    monkeypatch.setattr(spans, "_ROWS_AT_ONCE", 9)
     again = timeline.sums_of(ledger, past, (None, None), 33, [])
     assert again.cells == found.cells
 
@@ -253,6 +254,17 @@ def test_heat_of_a_window_has_steps_that_cross_it_in_part(ledger):
     found = timeline.sums_of(ledger, past, (start, start + 2 * 875 * 10**6), 1, [])
     assert found.own[0].steps == pytest.approx([2.0])
     assert found.own[0].ns == pytest.approx([2 * 625 * 10**6])
+
+
+def test_stall_is_marked_where_it_lies_in_a_window(ledger):
+    one = Process(0, 1, 1000.0).steps(20, forward=0.5).between(none=200.0).steps(5, forward=0.5)
+    ingest = aggregator(ledger)
+    take(ingest, body_of(rank_report(one.finished())))
+    past, _ = past_of(ingest, one.now_ns)
+    assert timeline.sums_of(ledger, past, (None, None), 9, []).stalls == [(1010 * 10**9, 1210 * 10**9)]
+    window = (1100 * 10**9, 1150 * 10**9)
+    assert timeline.sums_of(ledger, past, window, 9, []).stalls == [window]
+    assert timeline.sums_of(ledger, past, (1210 * 10**9, one.now_ns), 9, []).stalls == []
 
 
 def test_window_of_a_long_run_begins_at_late_rows(ledger, monkeypatch):

@@ -1,11 +1,11 @@
 """A run over time: GPU-seconds by state per bucket, and the ranks whose own step time stands out.
 
-The core folds the ledger's rows, and what each became is spread over the buckets, so the buckets of a run sum to its
+The core folds the ledger's rows, and the time of each is spread over the buckets, so the buckets of a run sum to its
 account and the states of a bucket to its GPU time, to the nanosecond. Runs in a thread of History; a row costs some
-10 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that deviate, each for itself, and evenly spaced
+5 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that deviate, each for itself, and evenly spaced
 others that are scaled to represent the rest; where even that is too much, only the rows at the buckets' edges, so that
-stalls in between are missed. `sampled` reports this. What is charged in a window depends on earlier rows, of which about
-ROWS_BEFORE_MAX are read: those before them count as one long step of each rank.
+stalls in between are missed. `sampled` reports this. A window depends on earlier rows, too (stall thresholds, first
+steps): about ROWS_BEFORE_MAX of them are read, and the ones before these count as one long step of each rank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RANKS_SHOWN = 64
 ROWS_MAX, ROWS_BEFORE_MAX = 100_000, 25_000
 # The least number of representative ranks; with fewer, one rank would weigh too much.
 SPREAD_MIN = 16
-STALLS_SHOWN, STALL_SPANS_MAX = 50, 10_000
+STALLS_SHOWN = 50
 _UNOBSERVED = INDEX["unobserved"]
 
 
@@ -136,7 +136,7 @@ class TimelineSums:
 
 
 class _Owner(NamedTuple):
-    """Whose a span is: whether it stands for others, how many devices, and the place of its rank among those read."""
+    """The owner of spans: whether it represents others, its number of devices, and its place among the ranks read."""
 
     is_spread: bool
     devices: int
@@ -213,7 +213,7 @@ def _engine(past: Past, facts: Facts, ranks: Sequence[int]) -> CoreEngine:
 
 
 def _begin_ns(engine: CoreEngine, start_ns: int) -> int:
-    """From when on rows are read, such that those before the window are about ROWS_BEFORE_MAX at most."""
+    """Where reading begins: early enough for about ROWS_BEFORE_MAX rows before the window, or at the run's start."""
     attempts = engine.run.attempts.values()
     first_ns = min((one.start_ns for one in attempts), default=start_ns)
     before_ns = max(start_ns - first_ns, 0)
@@ -237,7 +237,7 @@ def _spread(spans: SpanTable, owners: Sequence[_Owner], ranks: Sequence[int], in
     own = own_times(spans, columns, np.array(places, int), len(ranks))
     into.own = {rank: Own(*times) for rank, *times in zip(ranks, *own, strict=True)}
     is_stall = (spans.values[:, COLUMN["stall"]] > 0) & (spans.values[:, END] > start_ns)
-    stalls = spans.values[is_stall, BEGIN : END + 1][:STALL_SPANS_MAX].clip(start_ns).tolist()
+    stalls = spans.values[is_stall, BEGIN : END + 1].clip(start_ns).tolist()
     into.stalls = merged([(begin, end) for begin, end in stalls])
 
 
