@@ -36,27 +36,13 @@ _SUMS = (
         "compared_own_ns",
         "compared_count",
         "late_rows",
-        "pending_rows",
-        "lost_ns",
-        "lost_steps",
         "steps",
         "work",
-        "rows",
-        "number",
-        "top_step",
-    ),
-    *(
-        "end_ns",
-        "samples",
-        "kept_samples",
-        "device_ns",
         "compute_ns",
         "saved_ns",
-        "clamped",
-        "threshold_ns",
-        "lengths",
     ),
-    *("provisional", "slow", "first_compared"),
+    *("clamped", "rows", "number", "top_step", "end_ns", "pending_rows", "lost_ns", "lost_steps", "samples"),
+    *("kept_samples", "device_ns", "threshold_ns", "lengths", "provisional", "slow", "first_compared"),
 )
 READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
 READ_INDEX = {name: at for at, name in enumerate(READ_COLUMNS)}
@@ -195,24 +181,14 @@ def library() -> ctypes.CDLL:
         "core_limit": (ctypes.c_int, run, _int32, _int64, _pointer64, _int32),
         "core_read_loss": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_fold": (
-            ctypes.c_int,
-            run,
-            _int32,
-            _pointer64,
-            _int64,
-            _int32,
-            ctypes.POINTER(_Counts),
-        ),
-        "core_watch": (ctypes.c_int, run, ctypes.POINTER(_Watcher)),
-        "core_fold_blocks": (
             *(ctypes.c_int, run, ctypes.POINTER(_int32), _pointer64, _int64, _pointer64, _int64),
             ctypes.POINTER(_Counts),
         ),
+        "core_watch": (ctypes.c_int, run, ctypes.POINTER(_Watcher)),
         "core_fold_block": (ctypes.c_int, run, _int32, ctypes.POINTER(_Block), ctypes.POINTER(_Counts)),
         "core_end": (ctypes.c_int, run, _int32),
         "core_absent": (ctypes.c_int, run, _int32),
-        "core_read": (ctypes.c_int, run, _int32, _pointer64),
-        "core_read_all": (ctypes.c_int, run, _pointer64, _int64),
+        "core_read": (ctypes.c_int, run, _int32, _int32, _pointer64),
         "core_settled": (_int64, run, _int32),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
@@ -341,13 +317,8 @@ class CoreRun:
 
         Rows ascend in number; one that is more than one above that before stands for several steps.
         """
-        phases = self._phases[attempt]
-        count, left = divmod(len(rows), len(ROW_COLUMNS) + 2 * phases)
-        if left or rows.typecode != "q":
-            raise CoreError(f"{len(rows)} values of rows with {phases} phases")
-        counts = _Counts()
-        _checked("core_fold", self._handle, attempt, _pointer_to(rows), count, phases, ctypes.byref(counts))
-        return Counts(counts.folded, counts.repeated, counts.wrong)
+        width = len(ROW_COLUMNS) + 2 * self._phases[attempt]
+        return self.fold_blocks(array("i", [attempt]), array("q", [len(rows) // width]), rows)
 
     def fold_blocks(self, attempts: array, rows: array, values: array) -> Counts:
         """The same of blocks of several attempts, one after the other.
@@ -362,7 +333,7 @@ class CoreRun:
             )
         counts, block = _Counts(), ctypes.cast(attempts.buffer_info()[0], ctypes.POINTER(_int32))
         numbers = (_pointer_to(rows), len(rows), _pointer_to(values), len(values), ctypes.byref(counts))
-        _checked("core_fold_blocks", self._handle, block, *numbers)
+        _checked("core_fold", self._handle, block, *numbers)
         return Counts(counts.folded, counts.repeated, counts.wrong)
 
     def fold_block(self, attempt: int, block: StepBlock) -> Counts:
@@ -393,14 +364,14 @@ class CoreRun:
     def read(self, attempt: int) -> dict[str, int]:
         """What is known of an attempt, by READ_COLUMNS."""
         values = (_int64 * len(READ_COLUMNS))()
-        _checked("core_read", self._handle, attempt, values)
+        _checked("core_read", self._handle, attempt, 1, values)
         return dict(zip(READ_COLUMNS, values, strict=True))
 
     def read_all(self) -> memoryview:
         """The same of all attempts: int64, of shape (attempts, len(READ_COLUMNS))."""
         count = len(self._phases)
         values = (_int64 * (count * len(READ_COLUMNS)))()
-        _checked("core_read_all", self._handle, values, count)
+        _checked("core_read", self._handle, 0, count, values)
         flat = memoryview(values).cast("B")
         return flat.cast("q", (count, len(READ_COLUMNS))) if count else flat.cast("q")
 

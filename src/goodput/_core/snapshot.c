@@ -53,6 +53,19 @@ static void array_of(stream *to, void *pointer, int64_t count, int64_t room, siz
         bytes_of(to, array, count * (int64_t)size);
 }
 
+/* A struct that there may be; returns whether there is. */
+static bool optional(stream *to, void *pointer, size_t size)
+{
+    void *own;
+    memcpy(&own, pointer, sizeof(own));
+    uint8_t has = own != NULL;
+    FIELD(has);
+    check(to, has <= 1);
+    if (has)
+        array_of(to, pointer, 1, 1, size);
+    return has && !to->is_bad;
+}
+
 static bool are_values(const int64_t *values, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -61,19 +74,57 @@ static bool are_values(const int64_t *values, int64_t count)
     return true;
 }
 
-static void save_history(stream *to, const core_run *run, history *own)
+/* From -1 for none on. */
+static bool are_steps(const int64_t *values, int64_t count)
 {
+    for (int64_t i = 0; i < count; i++)
+        if (values[i] < -1 || values[i] > VALUE_MAX)
+            return false;
+    return true;
+}
+
+static void save_layout(stream *to, layout *own)
+{
+    FIELD(own->phases);
+    FIELD(own->used);
+    check(to, own->phases >= 1 && own->phases <= CORE_PHASES_MAX && own->used >= 0 && own->used <= phase_column(own->phases, 0));
+    array_of(to, &own->states, own->phases, own->phases, 1);
+    if (to->is_reading && !to->is_bad && !layout_open(own))
+        to->is_bad = true;
+    if (to->is_bad)
+        return;
+    bytes_of(to, own->columns, own->used * (int64_t)sizeof(*own->columns));
+    for (int32_t i = 0; to->is_reading && i < own->phases; i++)
+        check(to, own->states[i] < ROW_STATES && own->states[i] != STALL);
+    for (int32_t i = 0; to->is_reading && !to->is_bad && i < own->used; i++) {
+        check(to, own->columns[i] < phase_column(own->phases, 0) && own->places[own->columns[i]] == NOWHERE);
+        if (!to->is_bad)
+            own->places[own->columns[i]] = (uint16_t)i;
+    }
+}
+
+static void save_history(stream *to, history *own)
+{
+    uint8_t has_past = own->past != NULL;
     FIELD(own->count);
     FIELD(own->kept);
-    FIELD(own->planned_ns);
-    FIELD(own->newest);
-    check(to, own->newest >= -1 && own->newest < run->count);
-    if (to->is_reading)
+    FIELD(has_past);
+    check(to, own->kept <= CORE_WINDOW && own->kept <= own->count && has_past <= 1 &&
+                  (has_past || !own->kept));
+    if (!has_past || to->is_bad)
+        return;
+    if (to->is_reading) {
         own->room = own->kept;
-    check(to, own->kept <= CORE_WINDOW && own->kept <= own->count && are_values(own->planned_ns, CORE_PLANNED_STATES));
-    array_of(to, &own->steps, own->kept, own->room, sizeof(*own->steps));
-    for (uint32_t i = 0; to->is_reading && !to->is_bad && i < own->kept; i++)
-        check(to, own->steps[i].number <= own->count && are_values(&own->steps[i].ns, 1));
+        own->past = calloc(1, sizeof(*own->past) + own->kept * sizeof(own->past->steps[0]));
+        if (!own->past) {
+            to->is_bad = true;
+            return;
+        }
+    }
+    bytes_of(to, own->past, (int64_t)(sizeof(*own->past) + own->kept * sizeof(own->past->steps[0])));
+    check(to, are_values(own->past->planned_ns, CORE_PLANNED_STATES));
+    for (uint32_t i = 0; i < own->kept; i++)
+        check(to, own->past->steps[i].number <= own->count && are_values(&own->past->steps[i].ns, 1));
 }
 
 static void save_group(stream *to, const core_run *run, group *own)
@@ -83,9 +134,8 @@ static void save_group(stream *to, const core_run *run, group *own)
     FIELD(own->count);
     FIELD(own->target);
     FIELD(own->settled);
-    check(to, own->stages >= 0 && own->stages != 1 && own->stages <= CORE_STAGES_MAX && own->count >= 0 &&
-                  own->count <= run->count && are_values(&own->microbatches, 1) && own->target >= -1 &&
-                  own->target <= VALUE_MAX && own->settled >= -1 && own->settled <= VALUE_MAX);
+    check(to, own->stages >= 0 && own->stages != 1 && own->stages <= CORE_STAGES_MAX && own->count >= 0 && own->count <= run->count &&
+                  are_values(&own->microbatches, 1) && are_steps(&own->target, 2));
     array_of(to, &own->by_stage, own->stages, own->stages, sizeof(*own->by_stage));
     for (int32_t i = 0; to->is_reading && !to->is_bad && i < own->stages; i++)
         check(to, are_values(&own->by_stage[i].caused_ns, 2));
@@ -94,162 +144,98 @@ static void save_group(stream *to, const core_run *run, group *own)
     array_of(to, &own->members, own->count, own->room, sizeof(*own->members));
 }
 
+static void save_limits(stream *to, attempt *one)
+{
+    int64_t count = one->limits ? 1 + one->limits->count : 0;
+    FIELD(count);
+    check(to, count >= 0 && count <= 1 + CORE_LOSSES_MAX);
+    if (!count || to->is_bad)
+        return;
+    size_t size = sizeof(limits) + (size_t)(count - 1) * sizeof(loss);
+    array_of(to, &one->limits, (int64_t)size, (int64_t)size, 1);
+    if (!to->is_reading || to->is_bad)
+        return;
+    limits *own = one->limits;
+    check(to, own->count == count - 1 && own->limit >= -1 && own->again >= -1 && are_values(&own->lost_ns, 2));
+    for (int64_t i = 0; i < count - 1; i++)
+        check(to, are_steps(&own->losses[i].point, 1) && are_values(&own->losses[i].steps, 2));
+}
+
+static void save_samples(stream *to, attempt *one)
+{
+    if (!optional(to, &one->samples, sizeof(*one->samples)))
+        return;
+    const peak *own = &one->samples->peak;
+    const double *values = &own->best_samples;
+    for (int i = 0; i < 6; i++)
+        check(to, values[i] >= 0 && values[i] <= 1e200);
+    check(to, own->steps >= 0 && own->steps <= VALUE_MAX && (own->is_known == 0 || own->is_known == 1));
+    check(to, are_values(&one->samples->samples, 5));
+}
+
 static void save_first(stream *to, attempt *one)
 {
-    uint8_t has_first = one->first != NULL;
-    FIELD(has_first);
-    if (to->is_reading && has_first && !to->is_bad && !(one->first = calloc(1, sizeof(*one->first))))
-        to->is_bad = true;
-    if (!one->first)
+    if (!optional(to, &one->first, sizeof(*one->first)))
         return;
-    FIELD(*one->first);
-    check(to, one->first->others >= 0 && one->first->others < CORE_FIRST_OTHERS && one->rows > 0 &&
-                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 3) &&
-                  are_values(one->first->lengths, CORE_FIRST_OTHERS) && are_values(one->first->works, CORE_FIRST_OTHERS));
+    const first_step *own = one->first;
+    check(to, own->others >= 0 && own->others < CORE_FIRST_OTHERS && one->sums.rows > 0 && are_values(own->inside, ROW_STATES) &&
+                  are_values(&own->threshold_ns, 3) && are_values(own->lengths, CORE_FIRST_OTHERS) &&
+                  are_values(own->works, CORE_FIRST_OTHERS));
 }
 
 static bool is_span(const span *one)
 {
     return one->first <= one->last && one->first >= -VALUE_MAX && one->last >= 0 && one->last <= VALUE_MAX &&
-           are_values(&one->communication, 4) && one->within <= one->communication && (one->beginning == 0 || one->beginning == 1) &&
-           (one->counted == 0 || one->counted == 1);
-}
-
-static void save_last(stream *to, attempt *one)
-{
-    uint8_t has_last = one->last != NULL;
-    FIELD(has_last);
-    if (to->is_reading && has_last && !to->is_bad && !(one->last = calloc(1, sizeof(*one->last))))
-        to->is_bad = true;
-    if (one->last) {
-        FIELD(*one->last);
-        check(to, are_values(&one->last->threshold_ns, 1 + CORE_PLANNED_STATES));
-    }
+           are_values(&one->communication, 4) && one->within <= one->communication &&
+           (one->is_counted == 0 || one->is_counted == 1);
 }
 
 /* What waits, without the place that it has in the ring, so runs in which the same waits are the same bytes. */
 static void save_waiting(stream *to, attempt *one)
 {
-    FIELD(one->queued);
-    check(to, one->queued >= 0 && one->queued <= CORE_PENDING_MAX);
+    check(to, one->queued >= 0 && one->queued <= CORE_PENDING_MAX && (one->queued || !(one->is_summed | one->is_beginning)));
     if (to->is_reading && !to->is_bad && one->queued) {
-        for (one->room = 4; one->room < one->queued;)
-            one->room *= 2;
+        one->room = one->queued;
         if (!(one->waiting = calloc((size_t)one->room, sizeof(*one->waiting))))
             to->is_bad = true;
     }
     for (int32_t i = 0; !to->is_bad && i < one->queued; i++) {
-        span *own = &one->waiting[(one->head + i) & (one->room - 1)];
-        FIELD(*own);
-        check(to, is_span(own));
+        FIELD(*waiting_at(one, i));
+        check(to, is_span(waiting_at(one, i)));
     }
-    if (one->is_taken)
-        FIELD(one->taken);
-    check(to, !one->is_taken || is_span(&one->taken));
 }
 
-static void save_onset(stream *to, onset *own)
+static void save_stretches(stream *to, attempt *one)
 {
-    FIELD(own->sum);
-    FIELD(own->sum_beside);
-    FIELD(own->began);
-    FIELD(own->began_beside);
-    FIELD(own->first);
-    FIELD(own->slow);
-    FIELD(own->count);
-    check(to, own->count >= 0 && own->count <= CORE_STRETCHES_MAX && (own->slow == 0 || (own->slow == 1 && own->count)) &&
-                  own->sum == own->sum && own->sum_beside == own->sum_beside);
-    check(to, own->began >= 0 && own->began <= VALUE_MAX && own->began_beside >= 0 && own->began_beside <= VALUE_MAX);
-    array_of(to, &own->stretches, own->count, own->count ? CORE_STRETCHES_MAX : 0, sizeof(*own->stretches));
+    const onset *own = &one->onset;
+    check(to, one->stretch_count <= CORE_STRETCHES_MAX && (!one->is_slow || one->stretch_count) && own->sum == own->sum &&
+                  own->sum_beside == own->sum_beside && are_values(&own->began, 2) && are_steps(&own->first, 1));
+    array_of(to, &one->stretches, one->stretch_count, one->stretch_count ? CORE_STRETCHES_MAX : 0, sizeof(*one->stretches));
 }
 
-static void save_peak(stream *to, peak *own)
+static void save_values(stream *to, const core_run *run, attempt *one)
 {
-    FIELD(*own);
-    const double *values = &own->best_samples;
-    for (int i = 0; i < 6; i++)
-        check(to, values[i] >= 0 && values[i] <= 1e200);
-    check(to, own->steps >= 0 && own->steps <= VALUE_MAX && (own->is_known == 0 || own->is_known == 1));
-}
-
-static void save_losses(stream *to, attempt *one)
-{
-    FIELD(one->from_ns);
-    FIELD(one->to_ns);
-    FIELD(one->again);
-    FIELD(one->limit);
-    FIELD(one->loss_count);
-    check(to, are_values(&one->from_ns, 2) && one->from_ns <= one->to_ns && one->again >= -1);
-    check(to, one->limit >= -1 && one->loss_count >= 0 && one->loss_count <= CORE_LOSSES_MAX);
-    array_of(to, &one->losses, one->loss_count, one->loss_count, sizeof(*one->losses));
-    for (int32_t i = 0; to->is_reading && !to->is_bad && i < one->loss_count; i++)
-        check(to, one->losses[i].point >= -1 && one->losses[i].point <= VALUE_MAX && are_values(&one->losses[i].steps, 2));
-}
-
-static void save_sums(stream *to, attempt *one)
-{
-    FIELD(one->row_number);
-    FIELD(one->step);
-    FIELD(one->end_ns);
-    FIELD(one->samples);
-    FIELD(one->samples_total);
-    FIELD(one->device_total_ns);
-    FIELD(one->inside);
-    FIELD(one->gaps);
-    int64_t *sums[] = {&one->rows, &one->steps, &one->usual_steps, &one->device_ns, &one->compute_ns, &one->saved_ns, &one->clamped,
-                       &one->straggler_ns, &one->bubble_ns, &one->caused_ns, &one->caused_in_group_ns, &one->matched_ns,
-                       &one->compared_steps, &one->last_steps, &one->late_rows, &one->lost_ns, &one->lost_steps,
-                       &one->kept_samples, &one->work, &one->compared_own_ns, &one->compared_count, &one->row_number, &one->end_ns,
-                       &one->samples, &one->samples_total, &one->device_total_ns};
-    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
-        if (i < 21)
-            FIELD(*sums[i]);
-        check(to, are_values(sums[i], 1));
-    }
-    check(to, are_values(one->inside, ROW_STATES) && are_values(one->gaps, ROW_STATES) && one->step >= -1 &&
-                  one->step <= VALUE_MAX && one->usual_steps <= one->steps);
-}
-
-static void save_layout(stream *to, layout *own)
-{
-    FIELD(own->phases);
-    check(to, own->phases >= 1 && own->phases <= CORE_PHASES_MAX);
-    array_of(to, &own->states, own->phases, own->phases, 1);
-    for (int32_t i = 0; to->is_reading && !to->is_bad && i < own->phases; i++)
-        check(to, own->states[i] < ROW_STATES && own->states[i] != STALL);
-}
-
-static void save_phases(stream *to, const core_run *run, attempt *one)
-{
-    FIELD(one->layout);
-    check(to, one->layout >= 0 && one->layout < run->layout_count);
-    if (to->is_bad)
-        return;
-    one->phases = run->layouts[one->layout].phases;
-    array_of(to, &one->totals, 3 * one->phases, 3 * one->phases, sizeof(int64_t));
-    check(to, to->is_bad || !to->is_reading || are_values(one->totals, 3 * one->phases));
+    check(to, one->layout >= 0 && one->layout < run->layout_count && one->width <= run->layouts[one->layout].used);
+    array_of(to, &one->values, one->width, one->width, sizeof(int64_t));
+    check(to, to->is_bad || !to->is_reading || are_values(one->values, one->width));
 }
 
 static void save_attempt(stream *to, const core_run *run, attempt *one)
 {
-    FIELD(one->rank);
-    FIELD(one->group);
-    FIELD(one->unit);
-    FIELD(one->stage);
-    FIELD(one->history);
-    FIELD(one->is_ended);
-    FIELD(one->is_absent);
-    FIELD(one->is_taken);
-    check(to, are_values(&one->rank, 1) && one->group >= 0 && one->group < run->group_count && one->history >= 0 &&
-                  one->history < run->history_count && (one->is_ended | one->is_absent | one->is_taken | 1) == 1);
-    save_phases(to, run, one);
-    save_losses(to, one);
-    save_sums(to, one);
-    save_peak(to, &one->peak);
+    _Static_assert(offsetof(attempt, head) == offsetof(attempt, group) + 6 * sizeof(int32_t) + 8 + sizeof(int32_t), "no gaps");
+    const attempt_sums *sums = &one->sums;
+    bytes_of(to, one, offsetof(attempt, head));
+    check(to, are_values(&one->rank, 4) && one->from_ns <= one->to_ns && are_values(&sums->straggler_ns, 16) && are_steps(&sums->top_step, 1) &&
+                  are_values(&sums->end_ns, 1) && one->usual_steps <= sums->steps && one->group >= 0 && one->group < run->group_count &&
+                  one->before >= -1 && one->before < one - run->attempts && one->next >= -1 && one->next < run->count &&
+                  (one->is_ended | one->is_absent | one->is_slow | one->is_summed | one->is_beginning | 1) == 1);
+    save_values(to, run, one);
+    save_limits(to, one);
+    save_samples(to, one);
     save_first(to, one);
-    save_last(to, one);
+    save_history(to, &one->past);
     save_waiting(to, one);
-    save_onset(to, &one->onset);
+    save_stretches(to, one);
 }
 
 static void save_run(stream *to, core_run *run)
@@ -259,30 +245,26 @@ static void save_run(stream *to, core_run *run)
     FIELD(version);
     check(to, magic == MAGIC && version == CORE_VERSION);
     FIELD(run->least_stall_ns);
-    int32_t counts[4] = {run->count, run->group_count, run->history_count, run->layout_count};
+    int32_t counts[3] = {run->count, run->group_count, run->layout_count};
     FIELD(counts);
     check(to, are_values(&run->least_stall_ns, 1) && counts[0] >= 0 && counts[0] <= CORE_ATTEMPTS_MAX && counts[1] >= 0 &&
-                  counts[1] <= CORE_GROUPS_MAX && counts[2] >= 0 && counts[2] <= counts[0] && counts[3] >= 0);
+                  counts[1] <= CORE_GROUPS_MAX && counts[2] >= 0);
     /* Each takes bytes here, so no more is allocated than a multiple of what there is. */
-    for (int i = 0; to->is_reading && i < 4; i++)
+    for (int i = 0; to->is_reading && i < 3; i++)
         check(to, counts[i] <= to->size - to->at);
     if (to->is_reading && !to->is_bad) {
         if (!grow(&run->attempts, &run->room, counts[0], sizeof(*run->attempts)) ||
             !grow(&run->groups, &run->group_room, counts[1], sizeof(*run->groups)) ||
-            !grow(&run->histories, &run->history_room, counts[2], sizeof(*run->histories)) ||
-            !grow(&run->layouts, &run->layout_room, counts[3], sizeof(*run->layouts)))
+            !grow(&run->layouts, &run->layout_room, counts[2], sizeof(*run->layouts)))
             to->is_bad = true;
         else {
             run->count = counts[0];
             run->group_count = counts[1];
-            run->history_count = counts[2];
-            run->layout_count = counts[3];
+            run->layout_count = counts[2];
         }
     }
     for (int32_t i = 0; i < run->layout_count && !to->is_bad; i++)
         save_layout(to, &run->layouts[i]);
-    for (int32_t i = 0; i < run->history_count && !to->is_bad; i++)
-        save_history(to, run, &run->histories[i]);
     for (int32_t i = 0; i < run->group_count && !to->is_bad; i++)
         save_group(to, run, &run->groups[i]);
     for (int32_t i = 0; i < run->count && !to->is_bad; i++)
@@ -336,10 +318,6 @@ static bool finish_restored(core_run *run)
             own->lacking += is_lacking(run, &run->attempts[own->members[at]]);
         is_good = is_good && reserve_scratch(run, own->count, own->stages > 0);
         members += is_good ? own->count : 0;
-    }
-    for (int32_t i = 0; is_good && i < run->history_count; i++) {
-        int32_t newest = run->histories[i].newest;
-        is_good = newest < 0 || run->attempts[newest].history == i;
     }
     free(seen);
     return is_good && members == run->count;

@@ -97,7 +97,7 @@ static void watch(driver *my, core_run *run)
     core_watcher watcher = {watch_row, watch_first, watch_move, my};
     int64_t values[READ_COUNT];
     for (int at = 0; at < my->attempts; at++) {
-        core_read(run, at, values);
+        core_read(run, at, 1, values);
         for (int i = 0; i < 2 * ROW_STATES; i++)
             my->watched[at][i] = values[i];
     }
@@ -125,7 +125,9 @@ static void fold(driver *my, core_run *run)
             values[i * width + (int)below(my, (uint64_t)width)] = any_value(my);
     }
     core_counts counts = {0};
-    core_fold(run, at, values, rows, below(my, 60) ? phases : any_index(my, PHASES), &counts);
+    int32_t attempts[] = {at};
+    int64_t numbers[] = {rows};
+    core_fold(run, attempts, numbers, 1, values, below(my, 60) ? rows * width : any_value(my) / 2, &counts);
     free(values);
 }
 
@@ -141,7 +143,7 @@ static void fold_blocks(driver *my, core_run *run)
     }
     for (int i = 0; i < 3 * WIDTH; i++)
         values[i] = any_value(my);
-    core_fold_blocks(run, attempts, rows, 3, values, size, &counts);
+    core_fold(run, attempts, rows, 3, values, size, &counts);
 }
 
 /* A block whose fields mostly fit each other. */
@@ -182,7 +184,7 @@ static void read_all(driver *my, core_run *run)
     for (int i = 0; i < PHASES; i++)
         totals[i] = any_value(my);
     for (int at = -1; at <= my->attempts; at++) {
-        if (core_read(run, at, values) < 0)
+        if (core_read(run, at, 1, values) < 0)
             continue;
         __int128 sum = values[READ_STRAGGLER] + (__int128)values[READ_BUBBLE] + values[READ_LOST];
         for (int i = 0; i < 2 * ROW_STATES; i++) {
@@ -236,12 +238,14 @@ static core_run *restore(driver *my, core_run *run)
             int64_t row[WIDTH];
             core_counts counts = {0};
             int at = (int)below(&other, (uint64_t)my->attempts), phases = core_phases_of(wrong, at);
+            int32_t attempts[] = {at};
+            int64_t one[] = {1};
             for (int value = 0; value < WIDTH; value++)
                 row[value] = below(&other, 2) ? my->now[at][value] + 1 : any_value(&other);
             if (phases > 0 && phases <= PHASES)
-                core_fold(wrong, at, row, 1, phases, &counts);
+                core_fold(wrong, attempts, one, 1, row, ROW_TOTALS + 2 * phases, &counts);
             int64_t values[READ_COUNT];
-            core_read(wrong, at, values);
+            core_read(wrong, at, 1, values);
             core_end(wrong, at);
         }
         core_run_free(wrong);

@@ -21,7 +21,7 @@ from goodput.aggregator.accounts.timelines.spans import (
 _AT_ONCE = 4096
 _TO_STATES = [SPAN_STATES.index(state) for state in STATES]
 _NOT_OWN = ("communication", "straggler", "bubble", "compile", "stall", "lost")
-_OWN = [COLUMN[state] for state in ROW_STATES if state not in _NOT_OWN]
+_OWN = np.array([COLUMN[state] for state in ROW_STATES if state not in _NOT_OWN])
 
 
 class Grid:

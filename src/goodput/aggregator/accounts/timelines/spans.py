@@ -98,7 +98,16 @@ class Spans:
         steps = count * (length - lost) / (length + beyond)
         self._extend(inside, place[within], middle[within], high[within], first, lost, steps)
 
-    def _extend(self, states: np.ndarray, owner, begin, end, first=-1, lost=0, steps=0.0) -> None:
+    def _extend(
+        self,
+        states: np.ndarray,
+        owner: np.ndarray,
+        begin: np.ndarray,
+        end: np.ndarray,
+        first: np.ndarray | int = -1,
+        lost: np.ndarray | int = 0,
+        steps: np.ndarray | float = 0.0,
+    ) -> None:
         values = np.zeros((len(states), _WIDTH), np.int64)
         values[:, STATES_FROM:_ROW_END] = states
         for column, own in ((OWNER, owner), (BEGIN, begin), (END, end), (FIRST, first), (_LOST, lost)):
