@@ -32,7 +32,8 @@ class Part(NamedTuple):
     at: int  # of the attempt in its table
     low: int
     high: int
-    again: int
+    again: int = KEEP_ALL
+    is_cut: bool = False  # one row that contradicts itself
 
 
 class Rows(NamedTuple):
@@ -174,40 +175,28 @@ class AttemptTable:
         earlier = np.vstack([np.zeros_like(values[:1]), values[firsts[1:] - 1]])
         values -= np.repeat(earlier, lengths, axis=0)
         values[:, STEP], values[:, END] = steps.step, batch.end
-        self._set_apart(batch, values)
         self._rows[steps.attempt[firsts]] = values[[last - 1 for last in bounds[1:]]]
         owners = steps.attempt[firsts].tolist()
         parts = [
-            Part(at, low, high, KEEP_ALL) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)
+            Part(at, low, high) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)
         ]
-        if self._rewinds:
+        if self._rewinds or batch.is_cut.any():
             parts = [part for one in parts for part in self._divided(one, batch)]
         return Rows(parts, values, steps.count, samples, spent)
 
-    def _set_apart(self, batch: _Batch, values: np.ndarray) -> None:
-        """Let rows that contradict themselves do so by a nanosecond of no phase, which the core undoes: it compares no phases
-        of such rows."""
-        owners = batch.steps.attempt
-        for row in np.flatnonzero(batch.is_cut).tolist():
-            outside = TOTALS + self._width + NONE
-            if values[row, outside] > 0 and values[row, TOTALS + NONE] > 0:
-                until = np.searchsorted(owners, owners[row], "right")
-                values[row:until, [TOTALS + NONE, outside]] -= 1
-
     def _divided(self, part: Part, batch: _Batch) -> list[Part]:
-        """Where the attempt goes back in its steps, by how far it will."""
-        rewinds = self._rewinds.get(part.at)
-        if not rewinds:
-            return [part]
-        parts: list[Part] = []
-        rows = slice(part.low, part.high)
+        """Rows apart that contradict themselves, and where the attempt goes back in its steps, by how far it will."""
+        rows, parts = slice(part.low, part.high), list[Part]()
         began = batch.end[rows] - batch.inside[rows].sum(axis=1) + self._origin_ns
-        for row, began_ns in enumerate(began.tolist(), part.low):
+        rewinds = self._rewinds.get(part.at, [])
+        for row, (began_ns, is_cut) in enumerate(
+            zip(began.tolist(), batch.is_cut[rows].tolist(), strict=True), part.low
+        ):
             while rewinds and began_ns >= rewinds[0][0]:
                 rewinds.pop(0)
             again = min((first - 1 for _, first in rewinds), default=KEEP_ALL)
-            low = parts.pop().low if parts and parts[-1].again == again else row
-            parts.append(Part(part.at, low, row + 1, again))
+            is_same = parts and not is_cut and parts[-1][3:] == (again, False)
+            parts.append(Part(part.at, parts.pop().low if is_same else row, row + 1, again, is_cut))
         return parts
 
     def states(self, spent: np.ndarray) -> np.ndarray:

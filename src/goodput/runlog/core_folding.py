@@ -7,7 +7,9 @@ that are too early wait here; of a log in order of time these are none.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key
 from goodput.account.resume import KEEP_ALL
+from goodput.account.slow_ranks.slow_phase import PhaseTimes
 from goodput.runlog.attempt_rows import STEP, Rows
 
 # That a rank may be before the slowest of its group; the core keeps 4096.
@@ -27,7 +30,8 @@ class _Waiting(NamedTuple):
 
     values: np.ndarray
     needed: np.ndarray
-    again: int  # see Part
+    again: int  # as of Part
+    is_cut: bool
 
 
 class CoreFolding:
@@ -55,6 +59,8 @@ class CoreFolding:
         self._members = np.bincount(self._group, minlength=1)
         self._waiting: dict[int, list[_Waiting]] = {}
         self._again: dict[int, int] = {}
+        # Of each engine, steps (at None) and ns by phase of rows that contradict themselves.
+        self._left_out: list[dict[Key, Counter]] = [{} for _ in engines]
         self._slowest = self._find_slowest()
 
     def _find_slowest(self) -> np.ndarray:
@@ -70,7 +76,8 @@ class CoreFolding:
         """Fold rows, whose parts are of the attempts with these places in the core."""
         counts = np.array([part.high - part.low for part in rows.parts])
         needed = rows.values[:, STEP] - AHEAD_ROWS * rows.counts
-        is_plain = not self._waiting and not self._again and all(one.again == KEEP_ALL for one in rows.parts)
+        is_plain = not self._waiting and not self._again
+        is_plain = is_plain and all(one.again == KEEP_ALL and not one.is_cut for one in rows.parts)
         if is_plain and self._are_open(places).all():
             self._slowest = self._find_slowest()
             if (needed <= np.repeat(self._slowest[self._group[places]], counts)).all():
@@ -78,7 +85,7 @@ class CoreFolding:
                 return
         for place, part in zip(places.tolist(), rows.parts, strict=True):
             own = slice(part.low, part.high)
-            waiting = _Waiting(rows.values[own].copy(), needed[own].copy(), part.again)
+            waiting = _Waiting(rows.values[own].copy(), needed[own].copy(), part.again, part.is_cut)
             self._waiting.setdefault(place, []).append(waiting)
         self._fold_waiting(places.tolist())
 
@@ -124,7 +131,7 @@ class CoreFolding:
         waiting, has_folded = self._waiting[place], False
         slowest = int(self._slowest[self._group[place]])
         while waiting:
-            values, needed, again = waiting[0]
+            values, needed, again, is_cut = waiting[0]
             early = np.flatnonzero(needed > slowest)
             count = int(early[0]) if len(early) else len(values)
             if not count and self._newest[place] <= slowest:
@@ -133,15 +140,31 @@ class CoreFolding:
                 return has_folded
             if again != self._again.get(place, KEEP_ALL):
                 self._set_again(place, again)
-            self._fold(np.array([place]), np.array([count]), values[:count])
+            self._fold_of(place, values[:count], is_cut)
             has_folded = True
             if count < len(values):
-                waiting[0] = _Waiting(values[count:], needed[count:], again)
+                waiting[0] = _Waiting(values[count:], needed[count:], again, is_cut)
                 return has_folded
             waiting.pop(0)
         del self._waiting[place]
         self._leave(place)
         return True
+
+    def _fold_of(self, place: int, values: np.ndarray, is_cut: bool) -> None:
+        before = [engine.core.phase_times(place) for engine in self._engines] if is_cut else []
+        self._fold(np.array([place]), np.array([len(values)]), values)
+        for (steps, ns), engine, left_out in zip(before, self._engines, self._left_out, strict=False):
+            new_steps, new_ns = engine.core.phase_times(place)
+            known = left_out.setdefault(self._keys[place], Counter())
+            known.update({None: new_steps - steps} | dict(enumerate(map(sub, new_ns, ns))))
+
+    def leave_out_phases(self, phases: dict[Key, PhaseTimes]) -> None:
+        """Take steps that contradict themselves out of what the phases took."""
+        for sign, left_out in zip((1, -1), self._left_out, strict=False):
+            for key, sums in left_out.items():
+                times = phases[key]
+                totals = tuple(ns - sign * sums[at] for at, ns in enumerate(times.totals))
+                phases[key] = times._replace(steps=times.steps - sign * sums[None], totals=totals)
 
     def _set_again(self, place: int, again: int) -> None:
         for engine in self._engines:

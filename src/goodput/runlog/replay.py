@@ -330,6 +330,7 @@ class _Replay:
                 lasts[_key(track)] = table.last(at)
                 track.attempt.totals = table.totals(at)
         account = result_of(finishing(self.engine, self._facts, self._before))
+        self.folding.leave_out_phases(account.straggler.phases)
         account.step_lines = self._problems.step_quality()
         hang = None
         if self._is_whole:
