@@ -37,12 +37,13 @@ class Part(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of several attempts, one attempt after the other, and of each row the time since the row before by phase."""
+    """Rows of several attempts, one attempt after the other, and of each row the time since the row before, also by phase."""
 
     parts: list[Part]
     values: np.ndarray
     counts: np.ndarray
     samples: np.ndarray
+    lengths: np.ndarray
     spent: np.ndarray
 
 
@@ -177,12 +178,10 @@ class AttemptTable:
         values[:, STEP], values[:, END] = steps.step, batch.end
         self._rows[steps.attempt[firsts]] = values[[last - 1 for last in bounds[1:]]]
         owners = steps.attempt[firsts].tolist()
-        parts = [
-            Part(at, low, high) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)
-        ]
+        parts = [Part(at, low, high) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)]
         if self._rewinds or batch.is_cut.any():
             parts = [part for one in parts for part in self._divided(one, batch)]
-        return Rows(parts, values, steps.count, samples, spent)
+        return Rows(parts, values, steps.count, samples, batch.lengths, spent)
 
     def _divided(self, part: Part, batch: _Batch) -> list[Part]:
         """Rows apart that contradict themselves, and where the attempt goes back in its steps, by how far it will."""
@@ -254,7 +253,7 @@ class _Batch:
         """`before` has the newest row of each step's attempt."""
         self.steps, self._problems = steps, problems
         self.end = np.maximum(steps.end, before[:, END])
-        self._spent = np.maximum(
+        self.lengths = np.maximum(
             self.end - np.maximum(_before(steps, steps.end, before[:, END]), before[:, END]), 0
         )
         self._step_before = _before(steps, steps.step, before[:, STEP])
@@ -294,10 +293,10 @@ class _Batch:
         self.inside[:, NONE] += np.maximum(length - named, 0)
         self._shorten(np.flatnonzero(named > length), named - length, length)
         gap_ns = self.gap.sum(axis=1)
-        over = length + gap_ns - self._spent
+        over = length + gap_ns - self.lengths
         self.gap[:, NONE] += np.maximum(-over, 0)
         is_rounding = (over > 0) & (gap_ns == 0) & (over <= ROUNDING_NS)
-        self._shorten(np.flatnonzero(is_rounding), over, self._spent)
+        self._shorten(np.flatnonzero(is_rounding), over, self.lengths)
         for row in np.flatnonzero((over > 0) & ~is_rounding).tolist():
             self._cut(row, int(over[row]))
         for row in np.flatnonzero(self.steps.step <= self._step_before).tolist():
@@ -323,7 +322,7 @@ class _Batch:
             self._note(row, f"it overlaps the step before by {over / 1e9:.3f} s, which is cut off")
             self.is_cut[row] = True
         known = [*self.gap[row].tolist(), *self.inside[row].tolist()]
-        fitted = share(known, int(self._spent[row]), sum(known))
+        fitted = share(known, int(self.lengths[row]), sum(known))
         self.gap[row], self.inside[row] = fitted[: self.gap.shape[1]], fitted[self.gap.shape[1] :]
 
 
