@@ -109,7 +109,7 @@ def test_live_window_history_and_replay_agree(monkeypatch, tmp_path):
     assert minutes(expected) == {"productive": 21, "evaluation": 5 + 50 + 40, "stall": 10}
     assert minutes(expected, 1) == {"productive": 21, "evaluation": 5 + 50, "stall": 10 + 40}
     run = both.whole.runs["r1"]
-    past = Past(both.some.runs["r1"], last_ns, expected.threshold_ns, STALE, expected.planned)
+    past = Past(both.some.runs["r1"], last_ns, expected.threshold_ns, STALE)
     # From the second stretch of steps on: the first evaluation, which set the limit, lies outside.
     window = (ranks[0].rows[12].end_ns, None)
     want = compute(run, last_ns, stale_seconds=STALE, known_only=True, window=window)

@@ -213,6 +213,7 @@ def library() -> ctypes.CDLL:
         "core_absent": (ctypes.c_int, run, _int32),
         "core_read": (ctypes.c_int, run, _int32, _pointer64),
         "core_read_all": (ctypes.c_int, run, _pointer64, _int64),
+        "core_settled": (_int64, run, _int32),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
         "core_read_planned": (ctypes.c_int, run, _int32, _pointer64),
@@ -394,6 +395,13 @@ class CoreRun:
         _checked("core_read_all", self._handle, values, count)
         flat = memoryview(values).cast("B")
         return flat.cast("q", (count, len(READ_COLUMNS))) if count else flat.cast("q")
+
+    def settled(self, group: int) -> int:
+        """The last step of a group that was compared, -1 before the first."""
+        found = library().core_settled(self._handle, group)
+        if found < -1:
+            raise CoreError(f"core_settled: group {group} is out of range")
+        return found
 
     def read_stage(self, group: int, stage: int) -> tuple[int, int]:
         """The waiting for a stage of a pipeline in ns, and in how many steps there was some."""

@@ -303,6 +303,15 @@ static void tell(const core_run *run, const attempt *one, const row *own, bool i
     run->watcher.row(run->watcher.context, &told);
 }
 
+/* Time of a row in a state, in steps and before them, as far as it lies in the attempt's bound. */
+static int64_t in_bound(const attempt *one, const row *own, int state)
+{
+    int64_t length = sum_of(own->gap, ROW_STATES), began_ns = own->end_ns - own->length;
+    int64_t inside = own->part == own->length ? own->inside[state] : scaled(own->inside[state], own->part, own->length);
+    int64_t part = own->gap[state] ? overlap(one, began_ns - length, began_ns) : length;
+    return inside + (part == length ? own->gap[state] : scaled(own->gap[state], part, length));
+}
+
 static void fold_row(core_run *run, attempt *one, const int64_t *values)
 {
     history *past = &run->histories[one->history];
@@ -323,9 +332,9 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values)
     bool is_first = !one->rows, is_lost = own.kept < own.count, is_whole = own.length ? own.part == own.length : own.is_counted;
     span step;
     bool is_held = is_first && own.count == 1 && !is_lost, is_stall = false;
-    one->compute_ns += own.inside[PRODUCTIVE] + own.gap[PRODUCTIVE];
-    one->saved_ns += own.inside[CHECKPOINT] + own.gap[CHECKPOINT];
-    one->clamped += own.is_cut;
+    one->compute_ns += in_bound(one, &own, PRODUCTIVE);
+    one->saved_ns += in_bound(one, &own, CHECKPOINT);
+    one->clamped += own.is_cut && own.is_counted;
     settle_gap(one, &own, threshold);
     if (is_held)
         hold_first(one, &own, is_long ? threshold : VALUE_MAX, &step);

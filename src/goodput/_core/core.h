@@ -107,9 +107,9 @@ enum {
     READ_SAMPLES,
     READ_KEPT_SAMPLES,     /* of kept steps */
     READ_DEVICE,           /* length of steps that the device's clock divided */
-    READ_COMPUTE,          /* all compute, whatever its state, lost and outside the bound too */
+    READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */
     READ_SAVED,            /* the same of saving checkpoints */
-    READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
+    READ_CLAMPED,          /* rows in the bound that contradicted the one before and were cut to fit */
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
     READ_LENGTHS,          /* step lengths that it is of, and older ones */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
@@ -206,6 +206,8 @@ int core_absent(core_run *run, int32_t attempt);
 int core_read(const core_run *run, int32_t attempt, int64_t *values);
 /* The same of all attempts, READ_COUNT values each. */
 int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
+/* The last step of a group that was compared, -1 before the first. */
+int64_t core_settled(const core_run *run, int32_t group);
 /* The waiting for a stage of a pipeline, in ns, and in how many steps there was some. */
 int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
 /* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */

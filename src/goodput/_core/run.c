@@ -355,6 +355,13 @@ int core_read_rates(const core_run *run, double *values, int64_t attempts)
     return 0;
 }
 
+int64_t core_settled(const core_run *run, int32_t group_index)
+{
+    if (!run || group_index < 0 || group_index >= run->group_count)
+        return CORE_BAD_ARGUMENT;
+    return run->groups[group_index].settled;
+}
+
 int core_read_stage(const core_run *run, int32_t group_index, int32_t stage, int64_t *caused_ns, int64_t *steps)
 {
     if (!run || group_index < 0 || group_index >= run->group_count || stage < 0 ||

@@ -87,10 +87,7 @@ def test_culprit_needs_two_percent_above_median():
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_culprit_needs_eight_steps(every):
-    """In a few steps one long batch makes a rank slower than its peers; rows of two steps count as two.
-
-    Of these the first row is no measure of a rank's own time, so it is ten steps.
-    """
+    """In a few steps one long batch makes a rank slower than its peers; rows of two steps count as two."""
     for steps, named in (
         (1, None),
         (2, None),

@@ -27,7 +27,8 @@ class AttemptSums:
 
     kept: list[int] = field(default_factory=vector)  # of kept steps
     rest: list[int] = field(default_factory=vector)  # of everything else in its bound
-    ending: list[int] = field(default_factory=vector)  # the part of `rest` that follows the last step
+    tail: list[int] = field(default_factory=vector)  # the part of `rest` that follows the newest row
+    ending: list[int] = field(default_factory=vector)  # the same of one that made steps
     rows: int = 0
     kept_steps: int = 0
     lost_steps: int = 0
@@ -110,11 +111,15 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
         states[state] = ns[at]
     began, length = sums.end_ns, sum(states)
     if began < bound.from_ns or end_ns > bound.to_ns:
-        states = share(states, max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns)), length)
+        part = max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns))
+        states = share(states, part, length)
+        for at in (_TAIL_SAVED, _TAIL_COMPUTE):
+            ns[at] = ns[at] * part // length if length else 0
     sums.saved_ns += ns[_TAIL_SAVED]
     sums.compute_ns += ns[_TAIL_COMPUTE]
     for state, more in enumerate(states):
         sums.rest[state] += more
+    sums.tail = states
     is_stall = sum(ns[at] for at in _UNPLANNED) > sums.threshold_ns
     if sums.rows:
         sums.ending = states
@@ -132,6 +137,7 @@ _ADDED_UP = (
         "work",
         "kept_samples",
         "samples",
+        "clamped",
         "matched_ns",
     ),
     *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),

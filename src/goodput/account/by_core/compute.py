@@ -84,7 +84,7 @@ def finishing(
             yield
         ranks.append(rank_account(facts, sums, some, restarts, usual, once))
     straggler = yield from sum_stragglers(engine, sums, before)
-    account = account_of(run, facts, _sums_of_all(engine, sums), straggler, ranks, list(restarts.values()))
+    account = account_of(run, facts, _sums_of_all(engine, facts, sums), straggler, ranks, list(restarts.values()))
     account.planned = _planned(engine)
     account.once = once.total(account.gpu_ns())
     return account
@@ -96,10 +96,11 @@ def _threshold_ns(facts: Facts, sums: Mapping[Key, AttemptSums], least_ns: int) 
     return max((one.threshold_ns for one in newest if one.lengths), default=least_ns)
 
 
-def _sums_of_all(engine: CoreEngine, sums: Mapping[Key, AttemptSums]) -> FoldSums:
+def _sums_of_all(engine: CoreEngine, facts: Facts, sums: Mapping[Key, AttemptSums]) -> FoldSums:
+    end_ns = max((own.end_ns for own in sums.values() if own.rows), default=None)
     limits, cut = engine.facts.limits, engine.wrong + sum(is_cut(engine.run.attempts[key]) for key in sums)
     return FoldSums(
-        max((own.end_ns for own in sums.values() if own.rows), default=None),
+        None if end_ns is None else min(end_ns, facts.end_ns) if facts.is_part else end_ns,
         cut + sum(own.clamped for own in sums.values()),
         sum(own.samples for own in sums.values()),
         max((min(own.top_step, limits[key]) for key, own in sums.items()), default=-1),

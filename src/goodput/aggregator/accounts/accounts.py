@@ -484,7 +484,7 @@ class Accounts:
         """The run of an account that was just computed, as the functions that read the ledger take it."""
         now_ns = account.end_ns if account.status == "running" else self.clock_ns()
         run = self.store.runs[account.run]
-        return Past(run, now_ns, self.stall_seconds, self.stale_seconds, account.threshold_ns)
+        return Past(run, now_ns, account.threshold_ns, self.stale_seconds, self.stall_seconds)
 
     def _skewed(self, name: str) -> list[SkewedClock]:
         hosts = (process.attempt.host for process in self.store.newest[name].values())

@@ -18,7 +18,7 @@ from goodput.account import Account, Run
 from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Facts, Key, gathering
-from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold
+from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold, settled_until_ns, table_of, wanted_of
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.run_states import RunState
 from goodput.slices import Slices, result_of
@@ -47,7 +47,8 @@ class IncrementalAccount:
         self._stall_seconds, self._stale_seconds = stall_seconds, stale_seconds
         self._engine: CoreEngine | None = None
         self._late = 0  # late rows of the attempts when the fold began
-        self._late_steps = 0  # rows that were late for their group also in a fold of all rows
+        # Rows that were late for their group also in a fold of all rows, those after the account's end too.
+        self._late_steps, self._late_at_end = 0, None
         self._is_computing = False
         self._behind_since_ns: int | None = None
         self.last: Account | None = None
@@ -76,26 +77,29 @@ class IncrementalAccount:
             engine = yield from self._folded(self._engine, facts)
             if engine is not None:
                 return (yield from finishing(engine))
+            self._engine = None
         elif self._engine is None and self.last is None and not self._trimmed():
-            return (yield from finishing((yield from self._restart(facts))))
+            return (yield from finishing((yield from self._restart(facts, now_ns))))
         if self.last is not None and self._behind(self.last, facts, now_ns):
             return self.last
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
-        return (yield from finishing((yield from self._restart((yield from self._facts(now_ns))))))
+        return (yield from finishing((yield from self._restart(facts, now_ns))))
 
     def _facts(self, now_ns: int) -> Slices[Facts]:
         return (yield from gathering(self.run, now_ns, 0, self._stale_seconds, True))
 
-    def _restart(self, facts: Facts) -> Slices[CoreEngine]:
+    def _restart(self, facts: Facts, now_ns: int) -> Slices[CoreEngine]:
         """Fold again from the rows in memory, which are all; returns a copy as `_folded` does."""
-        # A row that comes late while they are taken is noticed by the next account.
-        late = self._rows_late()
-        self.begin(CoreEngine(self.run, facts, self._stall_seconds), late=late)
-        assert self._engine is not None
-        engine = yield from self._folded(self._engine, facts, is_new=True)
-        assert engine is not None
-        return engine
+        while True:
+            # A row that comes late while they are taken is noticed by the next account.
+            new = CoreEngine(self.run, facts, self._stall_seconds)
+            self.begin(new, late=self._rows_late())
+            engine = yield from self._folded(new, facts, is_new=True)
+            if engine is not None:
+                return engine
+            # The first rows of an attempt came meanwhile.
+            facts = yield from self._facts(now_ns)
 
     def _folded(self, engine: CoreEngine, facts: Facts, is_new: bool = False) -> Slices[CoreEngine | None]:
         """A copy of the engine with all rows that the facts know of, also those whose result may still change.
@@ -105,18 +109,18 @@ class IncrementalAccount:
         if not engine.follow(facts):
             return None
         yield
-        wanted = self._wanted(engine)
+        wanted = wanted_of(engine)
         while wanted is not None and _count(wanted) > TOGETHER_ROWS_MAX:
             # As columns all of them would take six times as much memory as they do as blocks.
             some = list({one[0][0]: one for one in reversed(wanted)}.values())
             yield from _folding(engine, some, TOGETHER_ROWS_MAX // (2 * len(some)) + 1)
-            before, wanted = _count(wanted), self._wanted(engine)
+            before, wanted = _count(wanted), wanted_of(engine)
             if wanted is None or _count(wanted) == before:
                 break
         if wanted is None:
             return None
         rest = yield from _folding(engine, wanted)
-        table = _table(engine)
+        table = table_of(engine)
         late = int(table[:, _LATE].sum())
         if is_new:
             self._late_steps = late
@@ -130,27 +134,10 @@ class IncrementalAccount:
         for batch in rest:
             fold(engine, batch)
             yield
-        return engine
-
-    def _wanted(self, engine: CoreEngine) -> list[Wanted] | None:
-        """The attempts with rows that are not folded, and the last number that is, in the order of ranks and of each rank's
-        attempts. None where these rows should have been folded before others."""
-        numbers, found = _table(engine)[:, _NUMBER].tolist(), []
-        for own in engine.facts.by_rank.values():
-            is_before = False  # an attempt that may have new rows, of which a later one may not have any yet
-            for one in own:
-                key = one.rank, one.attempt
-                if key not in engine.places:
-                    continue
-                number = numbers[engine.places[key]]
-                if number and is_before:
-                    return None
-                if one.top_number > number:
-                    if key in engine.ended:
-                        return None
-                    found.append((key, one, number))
-                    is_before = True
-        return found
+        late = int(table_of(engine)[:, _LATE].sum()) if rest else late
+        if self._late_at_end is None:
+            self._late_at_end = late
+        return None if late > max(self._late_at_end, self._late_steps) else engine
 
     def _let_go(self, engine: CoreEngine, facts: Facts, table: np.ndarray, waiting: set[Key]) -> None:
         """Let groups go on without the attempts that are over, of which all rows are folded, or are silent."""
@@ -204,7 +191,7 @@ class IncrementalAccount:
         """
         engine.run, self._engine = self.run, engine
         self._late = self._rows_late() if late is None else late
-        self._late_steps = int(_table(engine)[:, _LATE].sum())
+        self._late_steps, self._late_at_end = int(table_of(engine)[:, _LATE].sum()), None
         for key, rows in (beyond or {}).items():
             self._attempt(key).put_back(rows)
 
@@ -219,12 +206,12 @@ class IncrementalAccount:
         if self._engine is None or self._is_computing:
             return 0
         before = kept_rows(self.run)
-        self._drop_up_to(self._engine, _table(self._engine))
+        self._drop_up_to(self._engine, table_of(self._engine))
         return before - kept_rows(self.run)
 
     def rows(self) -> int:
         """How many rows are folded."""
-        return 0 if self._engine is None else int(_table(self._engine)[:, _ROWS].sum())
+        return 0 if self._engine is None else int(table_of(self._engine)[:, _ROWS].sum())
 
     def going(self) -> int:
         """How many attempts may go on."""
@@ -234,7 +221,8 @@ class IncrementalAccount:
         """The folded part and its number of late rows, None while there is none that is right."""
         if self._is_computing or self._engine is None or self._late != self._rows_late():
             return None
-        return self._engine.copy(), self._late
+        is_late = int(table_of(self._engine)[:, _LATE].sum()) > self._late_steps
+        return None if is_late else (self._engine.copy(), self._late)
 
     def _attempt(self, key: Key) -> ColumnAttempt:
         attempt = self.run.attempts[key]
@@ -254,19 +242,14 @@ def _count(wanted: list[Wanted]) -> int:
 
 
 def _folding(engine: CoreEngine, wanted: list[Wanted], most: int = sys.maxsize) -> Slices[list[Batch]]:
-    """Fold these attempts' next rows that end in their bounds, of each at most so many; returns those that follow."""
+    """Fold these attempts' next rows that are settled, of each at most so many; returns those that follow."""
     rest: list[Batch] = []
     for batch in batches(wanted, most):
-        inside, beyond = batch.split(batch.within([engine.facts.bounds[key].to_ns for key in batch.keys]))
+        inside, beyond = batch.split(batch.within([settled_until_ns(engine.facts, key) for key in batch.keys]))
         fold(engine, inside)
         rest += [beyond] if beyond.keys else []
         yield
     return rest
-
-
-def _table(engine: CoreEngine) -> np.ndarray:
-    """What the core knows: (attempts, READ_COLUMNS)."""
-    return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
 
 
 def kept_rows(run: Run) -> int:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
+from goodput._core import READ_INDEX
 from goodput.account.by_core.engine import CoreEngine
-from goodput.account.facts import Key
+from goodput.account.facts import Facts, Key
 from goodput.aggregator.column_attempt import ColumnAttempt, rows_after
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # So many rows and attempts are read together, so that memory and the time until the next slice stay bounded.
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 384
+TIME_NS_MAX = (1 << 63) - 1
 # The columns of a row in the core, but for the phases.
 _PLAIN = (NUMBER, STEP, END, SAMPLES, DEVICE)
 
@@ -49,6 +51,39 @@ class Batch(NamedTuple):
         is_later = self.values[END] > np.repeat(np.array(until_ns, np.int64), self.counts)
         place = np.where(is_later, np.arange(len(is_later)), len(is_later))
         return np.minimum(np.minimum.reduceat(place, begins) - begins, self.counts)
+
+
+def table_of(engine: CoreEngine) -> np.ndarray:
+    """What the core knows: (attempts, READ_COLUMNS)."""
+    return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
+
+
+def wanted_of(engine: CoreEngine) -> list[Wanted] | None:
+    """The attempts with rows that are not folded, in the order of ranks and of each rank's attempts.
+
+    None where these rows should have been folded before others.
+    """
+    numbers, found = table_of(engine)[:, READ_INDEX["number"]].tolist(), []
+    for own in engine.facts.by_rank.values():
+        is_before = False  # whether an attempt has new rows, so that a later one may not have any yet
+        for one in own:
+            key = one.rank, one.attempt
+            number = numbers[engine.places[key]] if key in engine.places else 0
+            if number and is_before:
+                return None
+            if key in engine.places and one.top_number > number:
+                if key in engine.ended:
+                    return None
+                found.append((key, cast("ColumnAttempt", one), number))
+                is_before = True
+    return found
+
+
+def settled_until_ns(facts: Facts, key: Key) -> int:
+    """Up to when an attempt's rows may be folded for good: up to the account's end, which moves on. What cuts its bound before is
+    there to stay."""
+    to_ns = facts.bounds[key].to_ns
+    return to_ns if to_ns >= facts.end_ns else TIME_NS_MAX
 
 
 def batches(wanted: Sequence[Wanted], most: int = sys.maxsize) -> Iterator[Batch]:

@@ -20,13 +20,14 @@ from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
-from goodput.aggregator.accounts.new_rows import fold_parts
+from goodput.aggregator.accounts.new_rows import fold_parts, settled_until_ns, table_of, wanted_of
 from goodput.aggregator.accounts.stored_states import States
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.causes import explain
+from goodput.defaults import STALL_SECONDS
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
@@ -54,9 +55,9 @@ class Past:
 
     run: Run
     now_ns: int
-    stall_seconds: float
+    threshold_ns: int  # of the run's account, 0 where it is not known
     stale_seconds: float
-    threshold_ns: int = 0  # of the run's account, 0 where it is not known
+    stall_seconds: float = STALL_SECONDS
 
     def __post_init__(self):
         self.run = without_rows(self.run)
@@ -116,11 +117,12 @@ def engine_until(ledger: Ledger, past: Past, end_ns: int | None, check: Check = 
     facts, states = past.facts((None, end_ns)), States(ledger, past.run)
     for begun in states.engines(facts, past.stall_seconds):
         late = _late_rows(begun)
-        _fold_until(ledger, begun, check)
-        if _late_rows(begun) == late:
-            return begun
+        if wanted_of(begun) is not None:
+            fold_until(ledger, begun, check)
+            if _late_rows(begun) == late:
+                return begun
     engine = CoreEngine(past.run, facts, past.stall_seconds)
-    _fold_until(ledger, engine, check)
+    fold_until(ledger, engine, check)
     return engine
 
 
@@ -129,14 +131,9 @@ def _late_rows(engine: CoreEngine) -> int:
     return int(table_of(engine)[:, _LATE].sum())
 
 
-def table_of(engine: CoreEngine) -> np.ndarray:
-    """What the core knows: (attempts, READ_COLUMNS)."""
-    return np.asarray(engine.core.read_all()).reshape(-1, len(READ_INDEX))
-
-
-def _fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
+def fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
     """Fold the rows up to the end of the attempts' bounds, and of the rows after it those that their steps need."""
-    processes = _processes(ledger, engine.run)
+    processes = processes_of(ledger, engine.run)
     table, open_ = table_of(engine), dict[Key, PageBounds]()
     for key, place in engine.places.items():
         number, to_ns = int(table[place, _NUMBER]), engine.facts.bounds[key].to_ns
@@ -145,7 +142,7 @@ def _fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
             open_[key] = PageBounds(number, None, to_ns)
     readers = [
         Reader(key, _up_to(pages, engine.facts.bounds[key].to_ns))
-        for key, pages in _pages(ledger, processes, open_, len(engine.places)).items()
+        for key, pages in pages_of(ledger, processes, open_, len(engine.places)).items()
     ]
     for parts in together(readers, check):
         fold_parts(engine, parts)
@@ -185,7 +182,7 @@ def _fold_after(
                 open_[key] = PageBounds(number)
         parts = {
             key: values
-            for key, pages in _pages(ledger, processes, open_, len(engine.places), HELD_LEAST).items()
+            for key, pages in pages_of(ledger, processes, open_, len(engine.places), HELD_LEAST).items()
             if (values := next(pages, None)) is not None
         }
         if not parts:
@@ -193,7 +190,7 @@ def _fold_after(
         fold_parts(engine, parts)
 
 
-def _pages(
+def pages_of(
     ledger: Ledger,
     processes: dict[Key, StoredProcess],
     bounds: dict[Key, PageBounds],
@@ -280,7 +277,7 @@ def rows_held(ledger: Ledger, run: Run) -> int:
     return _rows_each(ledger, len(run.attempts)) * len(run.attempts)
 
 
-def _processes(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
+def processes_of(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
     processes = ledger.sources(run.name)
     if run.attempts and not processes:
         # Such as a ledger file that was replaced by a new one.
@@ -292,12 +289,13 @@ def folded(
     ledger: Ledger, run: Run, facts: Facts, stall_seconds: float, check: Check = never
 ) -> tuple[CoreEngine, dict[Key, np.ndarray]]:
     """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
-    processes = _processes(ledger, run)
+    processes = processes_of(ledger, run)
     for begun in States(ledger, run).engines(facts, stall_seconds):
         late = _late_rows(begun)
-        beyond = _fold_within(ledger, begun, processes, check)
-        if _late_rows(begun) == late:
-            return begun, beyond
+        if wanted_of(begun) is not None:
+            beyond = _fold_within(ledger, begun, processes, check)
+            if _late_rows(begun) == late:
+                return begun, beyond
     engine = CoreEngine(run, facts, stall_seconds)
     return engine, _fold_within(ledger, engine, processes, check)
 
@@ -313,9 +311,9 @@ def _fold_within(
         if key in processes and number < engine.run.attempts[key].top_number:
             bounds[key] = PageBounds(number)
     readers = []
-    for key, pages in _pages(ledger, processes, bounds, len(engine.places)).items():
+    for key, pages in pages_of(ledger, processes, bounds, len(engine.places)).items():
         latest_ns = int(table[engine.places[key], _END]) + engine.origin_ns
-        limits = engine.facts.bounds[key].to_ns, engine.run.attempts[key].trimmed
+        limits = settled_until_ns(engine.facts, key), engine.run.attempts[key].trimmed
         readers.append(Reader(key, _within(pages, latest_ns, *limits, beyond.setdefault(key, []))))
     for parts in together(readers, check):
         fold_parts(engine, parts)
