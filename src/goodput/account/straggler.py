@@ -18,12 +18,12 @@ from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.derived import Derived
-from goodput.account.fold import COMMUNICATION
-from goodput.account.rank_groups import Groups, Key
+from goodput.account.facts import Key
+from goodput.account.rank_groups import Groups
 from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
-from goodput.account.states import INDEX, STATES
+from goodput.account.states import COMMUNICATION, INDEX, STATES
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 # A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
@@ -332,8 +332,9 @@ class Straggler:
         """
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, STAGE_STEP_SHARE_MIN * self.length_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
-            compared = (n for rank, n in self.compared_steps.items() if self.stages.get(rank) == stage)
-            if self.stage_last_steps.get(stage, 0) < LAST_SHARE_MIN * max(compared, default=0):
+            ranks = [rank for rank, own in self.stages.items() if own == stage]
+            compared = max((self.compared_steps.get(rank, 0) for rank in ranks), default=0)
+            if self.stage_last_steps.get(stage, 0) < LAST_SHARE_MIN * compared:
                 continue
             own_ns = usual_ns = explained_ns = 0.0
             for steps, stages, means in self._staged:

@@ -16,19 +16,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from goodput.account.attempts import padded
 from goodput.account.facts import Key
-from goodput.account.fold import (
+from goodput.account.fold import Fold
+from goodput.account.stall_threshold import NOTED_NS
+from goodput.account.states import (
     CHECKPOINT,
     COMMUNICATION,
     COMPILE,
+    INDEX,
+    PLANNED,
     PRODUCTIVE,
     STALL,
+    STATES,
     UNATTRIBUTED,
-    Fold,
-    padded,
 )
-from goodput.account.stall_threshold import NOTED_NS
-from goodput.account.states import INDEX, PLANNED, STATES
 from goodput.columns.attempts import row_of
 from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared, Times

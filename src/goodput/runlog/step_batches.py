@@ -13,9 +13,9 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 
 from goodput.account.account import Engine
-from goodput.account.fold import UNATTRIBUTED, Fold
+from goodput.account.fold import Fold
 from goodput.account.resume import KEEP_ALL
-from goodput.account.states import INDEX, PLANNED, STATES
+from goodput.account.states import INDEX, PLANNED, STATES, UNATTRIBUTED
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.runlog.column_scan import BlockAttempts, attempts_of

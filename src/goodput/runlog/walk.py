@@ -11,10 +11,9 @@ from operator import add
 from typing import NamedTuple
 
 from goodput.account.account import Engine
-from goodput.account.fold import UNATTRIBUTED, state_of
 from goodput.account.resume import KEEP_ALL
 from goodput.account.slow_ranks.slow_phase import PhaseTimes
-from goodput.account.states import INDEX, PHASE_STATES, fit, share, vector
+from goodput.account.states import INDEX, PHASE_STATES, UNATTRIBUTED, fit, share, state_of, vector
 from goodput.runlog.lines import TIME_NS_MAX, Line
 from goodput.runlog.scan_results import AttemptTrack, Problems
 

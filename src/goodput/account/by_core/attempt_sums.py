@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
-from goodput.account.attempts import Attempt
+from goodput.account.attempts import Attempt, has_time
 from goodput.account.facts import Bound
-from goodput.account.fold import has_time
 from goodput.account.states import INDEX, share, vector
 
 _INSIDE = [(READ_INDEX[state], INDEX[state]) for state in ROW_STATES]

@@ -1,17 +1,19 @@
-"""The account of a run whose rows are at hand, by the compiled core."""
+"""The account of a run whose rows are at hand, by the compiled core.
+
+    account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from goodput._core import PLANNED_STATES
-from goodput.account.account import Account, FoldSums, account_of, rank_account, typical
+from goodput.account.account import Account, FoldSums, PaidOnce, account_of, rank_account, typical
 from goodput.account.attempts import Run
 from goodput.account.by_core.attempt_sums import AttemptSums
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.by_core.stragglers import sum_stragglers
 from goodput.account.facts import Facts, Key, gather
-from goodput.account.fold import PaidOnce
 from goodput.account.hardware import is_cut
 from goodput.account.resume import Restart
 from goodput.account.stall_threshold import PlannedLimits
@@ -30,7 +32,13 @@ def compute(
     known_only: bool = False,
     window: tuple[int | None, int | None] | None = None,
 ) -> Account:
-    """The account of `run` at `now_ns` (unix ns). For the arguments see account.compute.
+    """The account of `run` at `now_ns` (unix ns).
+
+    `stall_seconds` is the least length of a stall. With `stale_seconds`, an attempt without a report for
+    that long is `unobserved` from its last report on; without, a process last seen alive counts as alive. With
+    `known_only` the account of a running run ends at the last moment up to which all its ranks were observed, so
+    nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
+    the account to a part of the run, either end None for the run's own; steps are still kept or lost by the whole run.
 
     Raises CoreError where the core cannot be loaded.
     """

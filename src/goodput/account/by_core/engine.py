@@ -12,12 +12,11 @@ from itertools import chain
 from typing import cast
 
 from goodput._core import DIED, ENDED, RUNNING, CoreRun
-from goodput.account.attempts import Attempt, Row, Run
+from goodput.account.attempts import Attempt, Row, Run, padded, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums, add_tail, attempt_sums
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import padded, state_of, states_of_phases
 from goodput.account.slow_ranks.pipeline import Pipeline, pipeline_of
-from goodput.account.states import STATES
+from goodput.account.states import STATES, state_of
 
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from goodput.account.attempts import Attempt
+from goodput.account.attempts import Attempt, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key
-from goodput.account.fold import states_of_phases
 from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes
 from goodput.account.states import vector

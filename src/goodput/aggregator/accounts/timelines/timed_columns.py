@@ -8,9 +8,8 @@ from operator import add
 
 import numpy as np
 
-from goodput.account.fold import COMMUNICATION, PRODUCTIVE, UNATTRIBUTED
-from goodput.account.rank_groups import Key
-from goodput.account.states import INDEX
+from goodput.account.facts import Key
+from goodput.account.states import COMMUNICATION, INDEX, PRODUCTIVE, UNATTRIBUTED
 from goodput.aggregator.accounts.timelines.timed_fold import BucketSums, Grid, TimedFold
 from goodput.columns.groups import ColumnGroups, Compared, Entries, Times
 

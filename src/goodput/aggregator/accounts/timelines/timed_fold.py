@@ -8,8 +8,7 @@ from collections.abc import Iterator, MutableSequence
 from dataclasses import dataclass
 from operator import add, sub
 
-from goodput.account.fold import PRODUCTIVE, STALL
-from goodput.account.states import share, vector
+from goodput.account.states import PRODUCTIVE, STALL, share, vector
 from goodput.columns.fold_table import FoldTable, RowFold
 
 STALL_SPANS_MAX = 10_000

@@ -22,8 +22,8 @@ from typing import NamedTuple, cast
 from msgspec import Struct
 
 from goodput.account.facts import Facts, Key, gaps
-from goodput.account.fold import PRODUCTIVE, Fold
-from goodput.account.states import INDEX, STATES, share, vector
+from goodput.account.fold import Fold
+from goodput.account.states import INDEX, PRODUCTIVE, STATES, share, vector
 from goodput.aggregator.accounts.past import (
     Arrays,
     Check,
