@@ -29,8 +29,9 @@ typedef struct {
 
 /* What a rank's attempts hand on. */
 typedef struct {
-    uint32_t count, kept, room; /* step lengths; those kept in `past`, and the room there */
-    int32_t newest;             /* the attempt whose rows came last, -1 before */
+    uint32_t count, kept; /* step lengths, and those in `past` */
+    int32_t newest;       /* the attempt whose rows came last, -1 before */
+    uint32_t room;
     long_times *past;           /* NULL as long as nothing was long */
 } history;
 
@@ -133,13 +134,13 @@ typedef struct {
 } stage_sums;
 
 typedef struct {
-    int32_t stages; /* 0 but for a pipeline */
     int64_t microbatches;
+    int64_t target;        /* the step that all must reach, where some have rows of several steps; else -1 */
+    int64_t settled;       /* the last step that was compared, -1 before the first */
+    int32_t stages, count; /* stages: 0 but for a pipeline; members */
+    int32_t room, lacking; /* lacking: members that the group waits for */
+    int32_t *members;      /* attempts, by rank */
     stage_sums *by_stage;
-    int32_t *members, count, room; /* attempts, by rank */
-    int32_t lacking;               /* members that the group waits for */
-    int64_t target;                /* the step that all must reach, where some have rows of several steps; else -1 */
-    int64_t settled;               /* the last step that was compared, -1 before the first */
 } group;
 
 /* One member's part of a comparison. */
