@@ -257,6 +257,7 @@ void blame(wide waited_ns, compared *members, int32_t count, bool is_in_group);
 int64_t within(const span *step, int64_t ns);
 
 /* pipeline.c */
+int by_unit(const void *one, const void *other);
 void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps);
 
 /* onset.c */
