@@ -5,7 +5,11 @@
  * much of an attempt's first step was compiling is known once the next CORE_FIRST_OTHERS single steps are. All times are
  * int64 nanoseconds. Calls return 0 or more, or one of the negative errors below; after an error nothing has changed
  * (but by core_fold, which may have folded the blocks before the one that lacked memory; its counts tell).
- * A run may be used by one thread at a time; runs are independent. The rules:
+ * A run may be used by one thread at a time; runs are independent.
+ *
+ * To read on: attempt.c, how one row is charged, with history.c for what is a stall and values.c for where times are kept; group.c, which
+ * steps are compared, compare.c and pipeline.c, what is moved by comparing them, and onset.c, who is slow; then run.c, read.c,
+ * tail.c, blocks.c, peak.c and snapshot.c in any order. The state is in internal.h. The rules:
  *
  * - Time in phases is charged to their states. Between steps compute is unattributed; before the first step all is startup but
  *   restore, compile and rollout. Rows that contradict the one before are cut to fit and counted.

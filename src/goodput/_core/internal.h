@@ -32,7 +32,7 @@ typedef struct {
     uint32_t count, kept; /* step lengths, and those in `past` */
     int32_t newest;       /* the attempt whose rows came last, -1 before */
     uint32_t room;
-    long_times *past;           /* NULL as long as nothing was long */
+    long_times *past;     /* NULL as long as nothing was long */
 } history;
 
 /* What was known of a rank when the first row of its next attempt came. */
@@ -49,8 +49,7 @@ typedef struct {
 
 /* An attempt's first step until its compiling is fixed. */
 typedef struct {
-    int64_t inside[ROW_STATES], threshold_ns;
-    int64_t step;
+    int64_t inside[ROW_STATES], threshold_ns, step;
     int64_t part; /* how much of it lies in the attempt's bound */
     int64_t others;
     int64_t lengths[CORE_FIRST_OTHERS], works[CORE_FIRST_OTHERS];
@@ -113,7 +112,7 @@ typedef struct {
     attempt_sums sums;
     onset onset;
     int32_t group, unit, stage, layout, history;
-    uint16_t width;                            /* of `values` */
+    uint16_t width; /* of `values` */
     uint8_t is_ended, is_absent, is_slow, stretch_count;
     /* What waits for the others of its group: the oldest may be a sum of rows up to the next step that all have reached, and may have
      * the attempt's first step in it. */
@@ -122,10 +121,10 @@ typedef struct {
     int32_t head, room;
     span *waiting; /* a ring of `room` */
     int64_t *values;
-    limits *limits;       /* NULL without one, as are those below */
+    limits *limits;          /* NULL without one, as are those below */
     sample_sums *samples;
-    first_step *first;    /* while it is held */
-    judgement *last;      /* of an attempt that another one followed */
+    first_step *first;       /* while it is held */
+    judgement *last;         /* of an attempt that another one followed */
     core_stretch *stretches; /* in which it was slow; room for CORE_STRETCHES_MAX, the newest last */
 } attempt;
 
@@ -135,8 +134,8 @@ typedef struct {
 
 typedef struct {
     int64_t microbatches;
-    int64_t target;        /* the step that all must reach, where some have rows of several steps; else -1 */
-    int64_t settled;       /* the last step that was compared, -1 before the first */
+    int64_t target;  /* the step that all must reach, where some have rows of several steps; else -1 */
+    int64_t settled; /* the last step that was compared, -1 before the first */
     int32_t stages, count; /* stages: 0 but for a pipeline; members */
     int32_t room, lacking; /* lacking: members that the group waits for */
     int32_t *members;      /* attempts, by rank */
