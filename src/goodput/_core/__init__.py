@@ -24,15 +24,16 @@ TAIL_COLUMNS = (*TAIL_STATES, "compute_ns", "saved_ns")
 INDEX = {state: at for at, state in enumerate(ROW_STATES)}
 # How a tail is taken: of a process that lives, that died, that ended otherwise.
 RUNNING, DIED, ENDED = range(3)
+FIRST_OTHERS = 15  # steps that an attempt's first one is compared with
 STRETCHES_MAX = 8
 # Columns of a row before the totals of its phases, which the parts outside steps follow.
 ROW_COLUMNS = ("number", "step", "end_ns", "samples", "device_ns")
 _VERSION = 1
 _SUMS = (
     *("straggler_ns", "bubble_ns", "caused_ns", "caused_in_group_ns", "matched_ns", "compared_steps"),
-    *("last_steps", "late_rows", "steps", "work", "rows", "number", "top_step", "end_ns", "compute_ns"),
-    *("saved_ns", "clamped", "pending_rows", "lost_ns", "lost_steps", "samples", "kept_samples"),
-    *("device_ns", "threshold_ns", "lengths", "provisional", "slow", "first_compared"),
+    *("last_steps", "compared_own_ns", "compared_count", "late_rows", "steps", "work", "compute_ns", "saved_ns"),
+    *("clamped", "rows", "number", "top_step", "end_ns", "pending_rows", "lost_ns", "lost_steps", "samples"),
+    *("kept_samples", "device_ns", "threshold_ns", "lengths", "provisional", "slow", "first_compared"),
 )
 READ_COLUMNS = (
     *ROW_STATES,
@@ -171,7 +172,6 @@ def library() -> ctypes.CDLL:
         "core_phases_of": (ctypes.c_int, run, _int32),
         "core_phases": (ctypes.c_int, run, _int32, _int32, text),
         "core_bound": (ctypes.c_int, run, _int32, _int64, _int64),
-        "core_forget": (ctypes.c_int, run, _int64),
         "core_again": (ctypes.c_int, run, _int32, _int64),
         "core_read_rates": (ctypes.c_int, run, ctypes.POINTER(ctypes.c_double), _int64),
         "core_limit": (ctypes.c_int, run, _int32, _int64, _pointer64, _int32),
@@ -185,6 +185,7 @@ def library() -> ctypes.CDLL:
         "core_end": (ctypes.c_int, run, _int32),
         "core_absent": (ctypes.c_int, run, _int32),
         "core_read": (ctypes.c_int, run, _int32, _int32, _pointer64),
+        "core_settled": (_int64, run, _int32),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
         "core_read_phases": (ctypes.c_int, run, _int32, _pointer64, _int32, _pointer64),
@@ -258,14 +259,6 @@ class CoreRun:
     def bound(self, attempt: int, from_ns: int, to_ns: int) -> None:
         """From when to when its time is charged. Refused once a row outside this bound or the one before was folded."""
         _checked("core_bound", self._handle, attempt, from_ns, to_ns)
-
-    def forget(self, from_ns: int) -> None:
-        """What was charged so far no longer counts, as if every attempt's bound had begun at `from_ns` before its first row.
-
-        So a restored snapshot begins a window. The bounds end nowhere then, until `bound` says so. Refused once a row
-        that ended after `from_ns` was folded.
-        """
-        _checked("core_forget", self._handle, from_ns)
 
     def again(self, attempt: int, last: int | None) -> None:
         """Steps beyond `last` that follow are lost, since the attempt itself repeats them; None for none."""
@@ -375,6 +368,13 @@ class CoreRun:
         _checked("core_read", self._handle, 0, count, values)
         flat = memoryview(values).cast("B")
         return flat.cast("q", (count, len(READ_COLUMNS))) if count else flat.cast("q")
+
+    def settled(self, group: int) -> int:
+        """The last step of a group that was compared, -1 before the first."""
+        found = library().core_settled(self._handle, group)
+        if found < -1:
+            raise CoreError(f"core_settled: group {group} is out of range")
+        return found
 
     def read_stage(self, group: int, stage: int) -> tuple[int, int]:
         """The waiting for a stage of a pipeline in ns, and in how many steps there was some."""

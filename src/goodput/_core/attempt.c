@@ -147,7 +147,7 @@ static void count_samples(sample_sums *sums, const int64_t *values, const row *o
     device_ns = device_ns < 0 ? 0 : device_ns > own->length ? own->length : device_ns;
     if (samples && (own->count > 1 || !is_first)) /* A first step is no measure of the throughput. */
         peak_add(&sums->peak, own->count, (double)samples, (double)own->length);
-    add_bounded(&sums->samples, samples);
+    add_bounded(&sums->samples, is_whole(own) ? samples : scaled(samples, own->part, own->length));
     int64_t kept = scaled(samples, own->kept, own->count);
     add_bounded(&sums->kept_samples, is_whole(own) ? kept : scaled(kept, own->part, own->length));
     sums->device_ns += is_whole(own) ? device_ns : scaled(device_ns, own->part, own->length);
@@ -252,7 +252,7 @@ static void settle_gap(const layout *by, attempt *one, row *own, int64_t thresho
 /* The first step waits for those that it is compared with. */
 static void hold_first(attempt *one, const row *own, int64_t threshold_ns, span *step)
 {
-    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part};
+    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, own->is_counted};
     memcpy(one->first->inside, own->inside, sizeof(own->inside));
     one->first->threshold_ns = threshold_ns;
     one->first->step = own->step;
@@ -269,12 +269,12 @@ static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold
     }
     if (own->count == 1 && one->sums.rows) {
         note_other(one->first, own);
-        history_add(&run->histories[one->history], own->length, run->least_stall_ns);
+        history_add(&one->past, own->length, run->least_stall_ns);
     }
     if (own->count == 1)
         stall_if_long(own->inside, threshold_ns);
     bool is_stall = own->inside[STALL] > stalled_ns;
-    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part};
+    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, own->is_counted};
     if (own->kept < own->count)
         lose(one->limits, own);
     else
@@ -295,10 +295,37 @@ static void tell(const core_run *run, const attempt *one, const row *own, bool i
     run->watcher.row(run->watcher.context, &told);
 }
 
+/* Time of a row in a state, in steps and before them, as far as it lies in the attempt's bound. */
+static int64_t in_bound(const attempt *one, const row *own, int state)
+{
+    int64_t length = sum_of(own->gap, ROW_STATES), began_ns = own->end_ns - own->length;
+    int64_t inside = own->part == own->length ? own->inside[state] : scaled(own->inside[state], own->part, own->length);
+    int64_t part = own->gap[state] ? overlap(one, began_ns - length, began_ns) : length;
+    return inside + (part == length ? own->gap[state] : scaled(own->gap[state], part, length));
+}
+
+/* The attempt after it that goes on with what is known before a row that ends then; NULL for none. */
+static attempt *heir(const core_run *run, const attempt *one, int64_t end_ns)
+{
+    attempt *next = one->next >= 0 ? &run->attempts[one->next] : NULL;
+    return next && next->before == one - run->attempts && end_ns > next->sums.end_ns ? next : NULL;
+}
+
+static void inherit(const core_run *run, attempt *one)
+{
+    history_inherit(&one->past, known_of(run, one));
+    one->before = -1;
+}
+
 static void fold_row(core_run *run, attempt *one, int64_t *before, const int64_t *values)
 {
     const layout *by = &run->layouts[one->layout];
-    history *past = &run->histories[one->history];
+    history *past = &one->past;
+    attempt *next = heir(run, one, values[ROW_END]);
+    if (one->before >= 0)
+        inherit(run, one);
+    if (next)
+        inherit(run, next);
     row own;
     span step;
     divide_row(by, one, before, values, &own);
@@ -316,9 +343,10 @@ static void fold_row(core_run *run, attempt *one, int64_t *before, const int64_t
     }
     bool is_first = !one->sums.rows, is_lost = own.kept < own.count, is_single_first = is_first && own.count == 1;
     bool is_held = is_single_first && !is_lost, is_stall = false;
-    one->sums.compute_ns += own.inside[PRODUCTIVE] + own.gap[PRODUCTIVE];
-    one->sums.saved_ns += own.inside[CHECKPOINT] + own.gap[CHECKPOINT];
-    one->sums.clamped += own.is_cut;
+    bool is_new = own.step > one->sums.top_step;
+    one->sums.compute_ns += in_bound(one, &own, PRODUCTIVE);
+    one->sums.saved_ns += in_bound(one, &own, CHECKPOINT);
+    one->sums.clamped += own.is_cut && own.is_counted;
     settle_gap(by, one, &own, threshold);
     if (is_held)
         hold_first(one, &own, is_long ? threshold : VALUE_MAX, &step);
@@ -330,32 +358,13 @@ static void fold_row(core_run *run, attempt *one, int64_t *before, const int64_t
     take_totals(one, by->phases, before, values, &own, !is_single_first && !own.is_cut && !is_stall && !is_lost && is_whole(&own));
     if (run->watcher.row)
         tell(run, one, &own, is_held);
-    /* In a bound, steps are compared among the ranks for which they lie in it. */
-    if (!is_lost && (own.part || is_whole(&own)))
-        group_wait(run, one, &step, is_first);
+    /* Also of a step outside the bound, so that those of others are compared with it. */
+    if (!is_lost)
+        group_wait(run, one, &step, is_first, is_new);
     if (one->first && one->first->others == CORE_FIRST_OTHERS) {
         fix_first(run, one);
         group_settle(run, &run->groups[one->group]);
     }
-}
-
-/* Keep what is known of the rank for the attempt before this one, which begins; false without memory. */
-static bool close_before(core_run *run, const attempt *one)
-{
-    history *past = &run->histories[one->history];
-    int32_t index = (int32_t)(one - run->attempts);
-    if (past->newest == index)
-        return true;
-    attempt *before = past->newest >= 0 ? &run->attempts[past->newest] : NULL;
-    if (before && !before->last) {
-        judgement now = judge(run, before), *last = malloc(sizeof(*last));
-        if (!last)
-            return false;
-        *last = now;
-        before->last = last;
-    }
-    past->newest = index;
-    return true;
 }
 
 static bool is_in_range(const int64_t *values, int64_t width)
@@ -374,6 +383,17 @@ static bool reserve_zeroed(void *pointer, size_t size)
         own = calloc(1, size);
     memcpy(pointer, &own, sizeof(own));
     return own != NULL;
+}
+
+/* Make room in the histories of an attempt and of the one after it for rows up to `end_ns`. */
+static bool reserve_history(core_run *run, attempt *one, int64_t end_ns, int64_t long_rows)
+{
+    attempt *next = heir(run, one, end_ns);
+    const history *known = known_of(run, one);
+    int64_t inherited = known == &one->past ? 0 : known->kept;
+    bool is_needed = long_rows || (known != &one->past && known->past);
+    return (!is_needed || history_reserve(&one->past, inherited + long_rows)) &&
+           (!next || !(is_needed || known->past) || history_reserve(&next->past, known->kept + long_rows));
 }
 
 /* Make room for all that these rows may need, so that folding them cannot fail. */
@@ -395,10 +415,10 @@ static bool reserve(core_run *run, attempt *one, const int64_t *values, int64_t 
     }
     if (number == one->sums.number)
         return true;
-    return (!long_rows || history_reserve(&run->histories[one->history], long_rows)) &&
+    return reserve_history(run, one, end_ns, long_rows) &&
            (one->sums.rows || reserve_zeroed(&one->first, sizeof(*one->first))) &&
            ((!seen[ROW_SAMPLES] && !seen[ROW_DEVICE]) || reserve_zeroed(&one->samples, sizeof(*one->samples))) &&
-           values_reserve(&run->layouts[one->layout], one, seen, is_long) && group_reserve(run, one, rows) && close_before(run, one);
+           values_reserve(&run->layouts[one->layout], one, seen, is_long) && group_reserve(run, one, rows);
 }
 
 int fold_rows(core_run *run, attempt *one, const int64_t *values, int64_t rows, core_counts *counts)

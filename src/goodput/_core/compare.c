@@ -60,12 +60,15 @@ static void compare_group(core_run *run, int32_t count, int64_t steps)
 void compare_members(core_run *run, group *own, int32_t count)
 {
     compared *members = run->compared;
-    bool is_beginning = false, is_single = true;
+    bool is_beginning = false, is_single = true, is_counted = true;
     for (int32_t i = 0; i < count; i++) {
         is_beginning |= members[i].of->is_beginning;
         is_single &= members[i].step->first == members[i].step->last;
+        is_counted &= members[i].step->is_counted;
     }
-    /* In how many steps of a sum a rank was the last is not known: they do not count for that. */
+    /* In how many steps of a sum a rank was the last is not known: they do not count for that. Nor does a step that is not in the
+     * bounds of all. */
+    is_single &= is_counted;
     int64_t step = members[0].step->last;
     if (own->stages)
         compare_pipeline(run, own, count, is_single);
@@ -74,6 +77,10 @@ void compare_members(core_run *run, group *own, int32_t count)
     for (int32_t i = 0; i < count; i++) {
         members[i].of->sums.matched_ns += members[i].step->length;
         members[i].of->sums.compared_steps += is_single;
+        if (is_counted && !is_beginning) {
+            members[i].of->sums.compared_own_ns += members[i].step->own;
+            members[i].of->sums.compared_count += members[i].step->last - members[i].step->first + 1;
+        }
     }
     if (!is_beginning)
         onsets_note(run, members, count, step);

@@ -96,16 +96,18 @@ enum {
     READ_MATCHED,          /* length of compared steps */
     READ_COMPARED_STEPS,
     READ_LAST_STEPS,       /* compared steps in which others waited for it */
-    READ_LATE_ROWS,        /* rows that came after their step was compared */
+    READ_COMPARED_OWN,     /* own time of compared steps in the bounds of all ranks, but for the first one */
+    READ_COMPARED_COUNT,   /* the number of these steps, those of rows of several too */
+    READ_LATE_ROWS,        /* rows of new steps that came after these were compared */
     READ_STEPS,            /* lost ones among them; those that end in the bound */
     READ_WORK,             /* kept steps in billionths, those that cross the bound in part */
+    READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */
+    READ_SAVED,            /* the same of saving checkpoints */
+    READ_CLAMPED,          /* rows in the bound that contradicted the one before and were cut to fit */
     READ_ROWS,
     READ_NUMBER,           /* of the newest row */
     READ_TOP_STEP,         /* -1 without steps */
     READ_END,              /* of the newest row; the start without rows */
-    READ_COMPUTE,          /* all compute, whatever its state, lost and outside the bound too */
-    READ_SAVED,            /* the same of saving checkpoints */
-    READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
     READ_PENDING_ROWS,     /* rows whose step is not compared yet */
     READ_LOST,             /* time of lost steps, which is in no state */
     READ_LOST_STEPS,
@@ -185,10 +187,6 @@ int core_phases(core_run *run, int32_t attempt, int32_t phases, const uint8_t *s
 
 /* From when to when time of an attempt is charged. Refused once a row outside the bound before or this one was folded. */
 int core_bound(core_run *run, int32_t attempt, int64_t from_ns, int64_t to_ns);
-/* What was charged so far no longer counts, as if the bound of every attempt had begun at `from_ns` before its first row: a window that
- * begins at a snapshot. The bounds end nowhere then, until core_bound says so. Refused if a row ended after `from_ns`; one without
- * length that ended right then is taken to be before. */
-int core_forget(core_run *run, int64_t from_ns);
 /* Steps beyond `last` that follow are lost, since the attempt itself repeats them; no restart is charged for them. */
 int core_again(core_run *run, int32_t attempt, int64_t last);
 /* The last step of an attempt that counts, and the resume points of the `count` restarts after it, in order: a lost step is lost by
@@ -209,6 +207,8 @@ int core_absent(core_run *run, int32_t attempt);
 
 /* What is known of `count` attempts from one on, READ_COUNT values each. */
 int core_read(const core_run *run, int32_t attempt, int32_t count, int64_t *values);
+/* The last step of a group that was compared, -1 before the first. */
+int64_t core_settled(const core_run *run, int32_t group);
 /* The waiting for a stage of a pipeline, in ns, and in how many steps there was some. */
 int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
 /* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */

@@ -78,6 +78,7 @@ static void merge(attempt *one)
     into->own += from->own;
     into->within += from->within;
     into->length += from->length;
+    into->is_counted &= from->is_counted;
     drop(one);
     one->is_summed = true;
     one->is_beginning = is_beginning;
@@ -194,8 +195,9 @@ static void give_up_waiting(core_run *run, group *own, attempt *full)
     }
 }
 
-/* Let a folded row, maybe the first of its attempt, wait for those of the others of its group. */
-void group_wait(core_run *run, attempt *one, const span *step, bool is_beginning)
+/* Let a folded row, maybe the first of its attempt, wait for those of the others of its group; `is_new` if its rank has made no
+ * later step before. */
+void group_wait(core_run *run, attempt *one, const span *step, bool is_beginning, bool is_new)
 {
     group *own = &run->groups[one->group];
     if (own->count < 2) {
@@ -207,7 +209,7 @@ void group_wait(core_run *run, attempt *one, const span *step, bool is_beginning
     bool was_lacking = is_lacking(run, one);
     one->is_absent = false;
     if (step->first <= own->settled || step->first <= newest(one) || one->queued == CORE_PENDING_MAX)
-        one->sums.late_rows++;
+        one->sums.late_rows += is_new;
     else {
         *waiting_at(one, one->queued++) = *step;
         one->is_beginning = one->is_beginning || is_beginning;

@@ -1,4 +1,4 @@
-/* How long a wait may be: the step lengths of a rank before it.
+/* How long a wait may be: the step lengths of a rank before it, of earlier attempts those that ended before it began.
  *
  * The threshold is 10 times the 99th percentile of the rank's last CORE_WINDOW single steps, the first of each attempt left
  * out since it compiles: the lower order statistic, of n sorted lengths the one with index 99 (n - 1) / 100. Of fewer than
@@ -58,16 +58,23 @@ const int64_t *planned_of(const history *own)
     return own->past ? own->past->planned_ns : none;
 }
 
-/* What decides on the time after an attempt's newest row: its rank's later attempts do not. */
-judgement judge(const core_run *run, const attempt *one)
+/* What is known of a rank for an attempt, which may not have taken it over yet. */
+const history *known_of(const core_run *run, const attempt *one)
 {
-    const history *own = &run->histories[one->history];
-    judgement now = {.threshold_ns = 0};
-    if (one->last)
-        return *one->last;
-    now.threshold_ns = history_threshold_ns(own, run->least_stall_ns);
-    memcpy(now.planned_ns, planned_of(own), sizeof(now.planned_ns));
-    return now;
+    while (one->before >= 0)
+        one = &run->attempts[one->before];
+    return &one->past;
+}
+
+/* Begin as another one is, for which room was made. */
+void history_inherit(history *own, const history *from)
+{
+    own->count = from->count;
+    own->kept = from->kept;
+    if (!from->past)
+        return;
+    memcpy(own->past->planned_ns, from->past->planned_ns, sizeof(own->past->planned_ns));
+    memcpy(own->past->steps, from->past->steps, from->kept * sizeof(own->past->steps[0]));
 }
 
 /* Make room for `rows` more lengths and for longest phases; false without memory. */

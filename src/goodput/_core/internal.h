@@ -27,24 +27,18 @@ typedef struct {
     long_step steps[];
 } long_times;
 
-/* What a rank's attempts hand on. */
+/* What is known of a rank for an attempt: from its own rows, and from those of the attempts before it that ended before it began. */
 typedef struct {
-    uint32_t count, kept; /* step lengths, and those in `past` */
-    int32_t newest;       /* the attempt whose rows came last, -1 before */
-    uint32_t room;
-    long_times *past;     /* NULL as long as nothing was long */
+    uint32_t count, kept, room; /* step lengths; those in `past`, and the room there */
+    long_times *past;           /* NULL as long as nothing was long */
 } history;
-
-/* What was known of a rank when the first row of its next attempt came. */
-typedef struct {
-    int64_t threshold_ns, planned_ns[CORE_PLANNED_STATES];
-} judgement;
 
 /* One step of an attempt, or several, as its group compares them. */
 typedef struct {
     int64_t first, last; /* step indexes */
     int64_t communication, own;
     int64_t within, length; /* the part of communication and of the steps that lies in the attempt's bound */
+    int64_t is_counted;     /* whether they end in the bound */
 } span;
 
 /* An attempt's first step until its compiling is fixed. */
@@ -89,9 +83,10 @@ typedef struct {
 
 /* What is added up of an attempt beside its times by state, as core_read has it from READ_STRAGGLER on. */
 typedef struct {
-    int64_t straggler_ns, bubble_ns, caused_ns, caused_in_group_ns, matched_ns, compared_steps, last_steps, late_rows, steps, work;
+    int64_t straggler_ns, bubble_ns, caused_ns, caused_in_group_ns, matched_ns, compared_steps, last_steps;
+    int64_t compared_own_ns, compared_count, late_rows, steps, work, compute_ns, saved_ns, clamped;
     /* The same whatever its bound is: */
-    int64_t rows, number, top_step, end_ns, compute_ns, saved_ns, clamped;
+    int64_t rows, number, top_step, end_ns;
 } attempt_sums;
 
 /* Times of an attempt by state and by phase, many of which stay 0: columns of its `values`, at places that its layout gives them when
@@ -111,8 +106,9 @@ typedef struct {
     int64_t rank, from_ns, to_ns, usual_steps; /* from, to: its bound, time outside it is not charged */
     attempt_sums sums;
     onset onset;
-    int32_t group, unit, stage, layout, history;
-    uint16_t width; /* of `values` */
+    int32_t group, unit, stage, layout;
+    int32_t before, next; /* of its rank: the one whose history it goes on with, -1 once it does; the one after it, -1 for none */
+    uint16_t width;       /* of `values` */
     uint8_t is_ended, is_absent, is_slow, stretch_count;
     /* What waits for the others of its group: the oldest may be a sum of rows up to the next step that all have reached, and may have
      * the attempt's first step in it. */
@@ -121,10 +117,10 @@ typedef struct {
     int32_t head, room;
     span *waiting; /* a ring of `room` */
     int64_t *values;
+    history past;
     limits *limits;          /* NULL without one, as are those below */
     sample_sums *samples;
     first_step *first;       /* while it is held */
-    judgement *last;         /* of an attempt that another one followed */
     core_stretch *stretches; /* in which it was slow; room for CORE_STRETCHES_MAX, the newest last */
 } attempt;
 
@@ -168,8 +164,6 @@ struct core_run {
     int32_t count, room;
     group *groups;
     int32_t group_count, group_room;
-    history *histories;
-    int32_t history_count, history_room;
     /* For one comparison at a time: */
     compared *compared;
     unit *units;
@@ -204,7 +198,6 @@ int32_t layout_of(core_run *run, int32_t phases, const uint8_t *states);
 bool values_move(const layout *from, layout *to, attempt *one);
 bool values_reserve(layout *own, attempt *one, const int64_t *row, bool is_long);
 void values_add(const layout *own, attempt *one, int column, const int64_t *states);
-void values_clear(const layout *own, attempt *one);
 void totals_get(const layout *own, const attempt *one, int64_t *totals);
 void totals_put(const layout *own, attempt *one, const int64_t *totals);
 
@@ -212,7 +205,8 @@ void totals_put(const layout *own, attempt *one, const int64_t *totals);
 int64_t history_threshold_ns(const history *own, int64_t least_ns);
 const int64_t *planned_of(const history *own);
 bool history_reserve(history *own, int64_t rows);
-judgement judge(const core_run *run, const attempt *one);
+const history *known_of(const core_run *run, const attempt *one);
+void history_inherit(history *own, const history *from);
 void history_add(history *own, int64_t ns, int64_t least_ns);
 
 /* states.c */
@@ -242,7 +236,7 @@ void charge_first(const first_step *first, int64_t *states);
 
 /* group.c */
 bool group_reserve(core_run *run, attempt *one, int64_t rows);
-void group_wait(core_run *run, attempt *one, const span *step, bool is_beginning);
+void group_wait(core_run *run, attempt *one, const span *step, bool is_beginning, bool is_new);
 void group_settle(core_run *run, group *own);
 bool is_lacking(const core_run *run, const attempt *one);
 void recount(core_run *run, group *own);

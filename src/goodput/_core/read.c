@@ -35,12 +35,12 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
         values[READ_KEPT_SAMPLES] = one->samples->kept_samples;
         values[READ_DEVICE] = one->samples->device_ns;
     }
-    values[READ_THRESHOLD] = judge(run, one).threshold_ns;
-    values[READ_LENGTHS] = run->histories[one->history].count;
+    values[READ_THRESHOLD] = history_threshold_ns(known_of(run, one), run->least_stall_ns);
+    values[READ_LENGTHS] = known_of(run, one)->count;
     values[READ_PROVISIONAL] = one->first != NULL;
     values[READ_SLOW] = one->is_slow;
     values[READ_FIRST_COMPARED] = one->onset.first;
-    memcpy(values + READ_PLANNED, planned_of(&run->histories[one->history]), CORE_PLANNED_STATES * sizeof(*values));
+    memcpy(values + READ_PLANNED, planned_of(known_of(run, one)), CORE_PLANNED_STATES * sizeof(*values));
 }
 
 int core_read(const core_run *run, int32_t index, int32_t count, int64_t *values)
@@ -59,6 +59,11 @@ int core_read_rates(const core_run *run, double *values, int64_t attempts)
     for (int32_t i = 0; i < run->count; i++)
         values[i] = run->attempts[i].samples ? peak_rate(&run->attempts[i].samples->peak) : 0;
     return 0;
+}
+
+int64_t core_settled(const core_run *run, int32_t index)
+{
+    return run && index >= 0 && index < run->group_count ? run->groups[index].settled : CORE_BAD_ARGUMENT;
 }
 
 int core_read_stage(const core_run *run, int32_t index, int32_t stage, int64_t *caused_ns, int64_t *steps)
@@ -105,7 +110,8 @@ static int64_t attempt_bytes(const attempt *one)
 {
     int64_t bytes = one->room * (int64_t)sizeof(span) + one->width * (int64_t)sizeof(int64_t);
     bytes += one->limits ? sizeof(limits) + one->limits->count * sizeof(loss) : 0;
-    bytes += (one->samples ? sizeof(sample_sums) : 0) + (one->first ? sizeof(first_step) : 0) + (one->last ? sizeof(judgement) : 0);
+    bytes += (one->samples ? sizeof(sample_sums) : 0) + (one->first ? sizeof(first_step) : 0);
+    bytes += one->past.past ? (int64_t)(sizeof(long_times) + one->past.room * sizeof(long_step)) : 0;
     return bytes + (one->stretches ? CORE_STRETCHES_MAX * sizeof(core_stretch) : 0);
 }
 
@@ -114,7 +120,7 @@ int64_t core_memory_bytes(const core_run *run)
     if (!run)
         return CORE_BAD_ARGUMENT;
     int64_t bytes = sizeof(*run) + (int64_t)run->room * sizeof(attempt) + (int64_t)run->group_room * sizeof(group);
-    bytes += (int64_t)run->history_room * sizeof(history) + (int64_t)run->layout_room * sizeof(layout);
+    bytes += (int64_t)run->layout_room * sizeof(layout);
     bytes += run->compared_room * (int64_t)sizeof(compared) + run->unit_room * (int64_t)sizeof(unit);
     bytes += ((int64_t)run->sorted_room + run->row_room) * (int64_t)sizeof(int64_t);
     for (int32_t i = 0; i < run->layout_count; i++)
@@ -123,7 +129,5 @@ int64_t core_memory_bytes(const core_run *run)
         bytes += attempt_bytes(&run->attempts[i]);
     for (int32_t i = 0; i < run->group_count; i++)
         bytes += run->groups[i].room * (int64_t)sizeof(int32_t) + run->groups[i].stages * (int64_t)sizeof(stage_sums);
-    for (int32_t i = 0; i < run->history_count; i++)
-        bytes += run->histories[i].past ? (int64_t)(sizeof(long_times) + run->histories[i].room * sizeof(long_step)) : 0;
     return bytes;
 }

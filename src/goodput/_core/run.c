@@ -45,7 +45,7 @@ static void free_attempt(attempt *one)
     free(one->limits);
     free(one->samples);
     free(one->first);
-    free(one->last);
+    free(one->past.past);
     free(one->stretches);
 }
 
@@ -59,8 +59,6 @@ void core_run_free(core_run *run)
         free(run->groups[i].by_stage);
         free(run->groups[i].members);
     }
-    for (int32_t i = 0; i < run->history_count; i++)
-        free(run->histories[i].past);
     for (int32_t i = 0; i < run->layout_count; i++) {
         free(run->layouts[i].states);
         free(run->layouts[i].places);
@@ -68,7 +66,6 @@ void core_run_free(core_run *run)
     free(run->layouts);
     free(run->attempts);
     free(run->groups);
-    free(run->histories);
     free(run->compared);
     free(run->units);
     free(run->sorted);
@@ -135,10 +132,8 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
     if (!run || run->count == CORE_ATTEMPTS_MAX || !are_facts(run, facts))
         return CORE_BAD_ARGUMENT;
     group *own = &run->groups[facts->group];
-    bool is_new_rank = facts->before < 0;
     if (!grow(&run->attempts, &run->room, run->count + 1, sizeof(*run->attempts)) ||
         !grow(&own->members, &own->room, own->count + 1, sizeof(*own->members)) ||
-        (is_new_rank && !grow(&run->histories, &run->history_room, run->history_count + 1, sizeof(*run->histories))) ||
         !reserve_scratch(run, own->count + 1, own->stages > 0))
         return CORE_NO_MEMORY;
     int32_t layout = layout_of(run, facts->phases, facts->states);
@@ -147,9 +142,10 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
     attempt *one = &run->attempts[run->count];
     *one = (attempt){.rank = facts->rank, .to_ns = VALUE_MAX, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
                      .layout = layout, .onset = {.first = -1}, .sums = {.top_step = -1, .end_ns = facts->start_ns}};
-    one->history = is_new_rank ? run->history_count++ : run->attempts[facts->before].history;
-    if (is_new_rank)
-        run->histories[one->history].newest = -1;
+    one->before = facts->before;
+    one->next = -1;
+    if (facts->before >= 0)
+        run->attempts[facts->before].next = run->count;
     join(run, own, run->count);
     return run->count++;
 }
@@ -190,49 +186,6 @@ int core_bound(core_run *run, int32_t index, int64_t from_ns, int64_t to_ns)
         return CORE_BAD_ARGUMENT;
     one->from_ns = from_ns;
     one->to_ns = to_ns;
-    return 0;
-}
-
-/* What is charged to an attempt becomes nothing, but for what does not depend on its bound. */
-static void forget(const core_run *run, attempt *one, int64_t from_ns)
-{
-    memset(&one->sums, 0, offsetof(attempt_sums, rows));
-    values_clear(&run->layouts[one->layout], one);
-    one->usual_steps = 0;
-    for (int64_t i = 0; one->limits && i < one->limits->count; i++)
-        one->limits->losses[i].steps = one->limits->losses[i].ns = 0;
-    if (one->limits)
-        one->limits->lost_ns = one->limits->lost_steps = 0;
-    if (one->samples)
-        one->samples->kept_samples = one->samples->device_ns = 0;
-    if (one->first)
-        one->first->part = 0;
-    free_waiting(one);
-    one->queued = one->is_summed = one->is_beginning = 0;
-    free(one->stretches);
-    one->stretches = NULL;
-    one->stretch_count = one->is_slow = 0;
-    one->onset = (onset){.first = -1};
-    one->from_ns = from_ns;
-    one->to_ns = VALUE_MAX;
-}
-
-int core_forget(core_run *run, int64_t from_ns)
-{
-    if (!run || from_ns < 0 || from_ns > VALUE_MAX)
-        return CORE_BAD_ARGUMENT;
-    for (int32_t i = 0; i < run->count; i++)
-        if (run->attempts[i].sums.rows && run->attempts[i].sums.end_ns > from_ns)
-            return CORE_BAD_ARGUMENT;
-    for (int32_t i = 0; i < run->count; i++)
-        forget(run, &run->attempts[i], from_ns);
-    for (int32_t i = 0; i < run->group_count; i++) {
-        group *own = &run->groups[i];
-        own->target = own->settled = -1;
-        for (int32_t stage = 0; stage < own->stages; stage++)
-            own->by_stage[stage] = (stage_sums){0};
-        recount(run, own);
-    }
     return 0;
 }
 

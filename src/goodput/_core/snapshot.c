@@ -82,12 +82,13 @@ static void save_layout(stream *to, layout *own)
             to->is_bad = true;
 }
 
-static void save_history(stream *to, const core_run *run, history *own)
+static void save_history(stream *to, history *own)
 {
     int64_t size = own->past ? (int64_t)(sizeof(long_times) + own->kept * sizeof(long_step)) : 0;
-    FIELDS_BEFORE(own, room);
+    FIELD(own->count);
+    FIELD(own->kept);
     FIELD(size);
-    check(to, own->newest >= -1 && own->newest < run->count && own->kept <= CORE_WINDOW &&
+    check(to, own->kept <= CORE_WINDOW &&
                   (size ? size == (int64_t)(sizeof(long_times) + own->kept * sizeof(long_step)) : !own->kept));
     block_of(to, &own->past, size, size);
     own->room = to->is_reading ? own->kept : own->room;
@@ -129,10 +130,10 @@ static void save_waiting(stream *to, attempt *one)
 
 static void save_attempt(stream *to, const core_run *run, attempt *one)
 {
-    _Static_assert(offsetof(attempt, head) == offsetof(attempt, group) + 6 * sizeof(int32_t) + 8, "no gaps");
+    _Static_assert(offsetof(attempt, head) == offsetof(attempt, group) + 7 * sizeof(int32_t) + 8, "no gaps");
     FIELDS_BEFORE(one, head);
-    check(to, one->group >= 0 && one->group < run->group_count && one->history >= 0 && one->history < run->history_count &&
-                  one->layout >= 0 && one->layout < run->layout_count && one->stretch_count <= CORE_STRETCHES_MAX &&
+    check(to, one->group >= 0 && one->group < run->group_count && one->before >= -1 && one->before < one - run->attempts &&
+                  one->next >= -1 && one->next < run->count && one->layout >= 0 && one->layout < run->layout_count && one->stretch_count <= CORE_STRETCHES_MAX &&
                   (!one->is_slow || one->stretch_count));
     if (to->is_bad)
         return;
@@ -142,7 +143,7 @@ static void save_attempt(stream *to, const core_run *run, attempt *one)
     optional(to, &one->samples, sizeof(*one->samples));
     if (optional(to, &one->first, sizeof(*one->first)))
         check(to, one->first->others >= 0 && one->first->others < CORE_FIRST_OTHERS);
-    optional(to, &one->last, sizeof(*one->last));
+    save_history(to, &one->past);
     save_waiting(to, one);
     int64_t size = one->stretch_count * (int64_t)sizeof(*one->stretches);
     block_of(to, &one->stretches, size, size ? CORE_STRETCHES_MAX * (int64_t)sizeof(*one->stretches) : 0);
@@ -150,23 +151,21 @@ static void save_attempt(stream *to, const core_run *run, attempt *one)
 
 static void save_counts(stream *to, core_run *run)
 {
-    int32_t counts[4] = {run->count, run->group_count, run->history_count, run->layout_count};
+    int32_t counts[] = {run->count, run->group_count, run->layout_count};
     FIELD(counts);
     /* Each takes bytes here, so no more is allocated than a multiple of what there is. */
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 3; i++)
         check(to, counts[i] >= 0 && (!to->is_reading || counts[i] <= to->size - to->at));
     if (to->is_bad || !to->is_reading)
         return;
     check(to, grow(&run->attempts, &run->room, counts[0], sizeof(*run->attempts)) &&
                   grow(&run->groups, &run->group_room, counts[1], sizeof(*run->groups)) &&
-                  grow(&run->histories, &run->history_room, counts[2], sizeof(*run->histories)) &&
-                  grow(&run->layouts, &run->layout_room, counts[3], sizeof(*run->layouts)));
+                  grow(&run->layouts, &run->layout_room, counts[2], sizeof(*run->layouts)));
     if (to->is_bad)
         return;
     run->count = counts[0];
     run->group_count = counts[1];
-    run->history_count = counts[2];
-    run->layout_count = counts[3];
+    run->layout_count = counts[2];
 }
 
 /* Changes with every byte and its place. */
@@ -192,8 +191,6 @@ static void save_run(stream *to, core_run *run)
     save_counts(to, run);
     for (int32_t i = 0; i < run->layout_count && !to->is_bad; i++)
         save_layout(to, &run->layouts[i]);
-    for (int32_t i = 0; i < run->history_count && !to->is_bad; i++)
-        save_history(to, run, &run->histories[i]);
     for (int32_t i = 0; i < run->group_count && !to->is_bad; i++)
         save_group(to, run, &run->groups[i]);
     for (int32_t i = 0; i < run->count && !to->is_bad; i++)

@@ -24,14 +24,14 @@ static void fill(const layout *by, const attempt *one, const int64_t *totals, in
 
 /* Move planned time beyond its limit to `stall`. A process that makes rollouts and no steps may make any number of them, so of
  * these only the running one is limited. */
-static void limit(const judgement *by, const attempt *one, int32_t open_state, int64_t running, int64_t *tail)
+static void limit(const history *by, int64_t threshold_ns, const attempt *one, int32_t open_state, int64_t running, int64_t *tail)
 {
     int64_t others = 0;
     if (!one->sums.rows) {
         others = open_state == ROLLOUT ? tail[ROLLOUT] - running : tail[ROLLOUT];
         tail[ROLLOUT] -= others;
     }
-    limit_planned(by->planned_ns, by->threshold_ns, tail);
+    limit_planned(planned_of(by), threshold_ns, tail);
     tail[ROLLOUT] += others;
 }
 
@@ -50,14 +50,15 @@ int core_tail(const core_run *run, int32_t index, const int64_t *totals, int32_t
     int64_t length = end_ns > one->sums.end_ns ? end_ns - one->sums.end_ns : 0, running = 0;
     memset(values, 0, TAIL_COUNT * sizeof(*values));
     fill(own, one, totals, phases, open_state, length, values, &running);
-    judgement by = judge(run, one);
+    const history *known = known_of(run, one);
+    int64_t threshold_ns = history_threshold_ns(known, run->least_stall_ns);
     if (length > PLANNED_LEAST_NS)
-        limit(&by, one, open_state, running, values);
+        limit(known, threshold_ns, one, open_state, running, values);
     values[TAIL_COMPUTE] = values[PRODUCTIVE];
     values[TAIL_SAVED] = values[CHECKPOINT];
     if (!one->sums.rows)
         settle_beginning(values, true);
-    else if (unplanned_ns(values) > by.threshold_ns)
+    else if (unplanned_ns(values) > threshold_ns)
         move_to_stall(values);
     else if (how == TAIL_DIED) {
         values[TAIL_LOST] = length;

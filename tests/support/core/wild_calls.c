@@ -246,8 +246,6 @@ static void call_wrong(driver other, core_run *wrong)
         core_read(wrong, at, 1, values);
         if (!below(&other, 9))
             core_end(wrong, at);
-        if (!below(&other, 20))
-            core_forget(wrong, (INT64_C(1) << 62) - 1);
     }
     int64_t size = core_saved_bytes(wrong);
     uint8_t *bytes = malloc((size_t)size);
@@ -311,16 +309,6 @@ static void *drive(void *argument)
             if (!below(&my, 10))
                 core_end(run, any_index(&my, my.attempts));
             break;
-        case 9: {
-            int64_t from_ns = below(&my, 2) ? any_value(&my) : (int64_t)below(&my, 1000000000000);
-            if (!below(&my, 4) && core_forget(run, from_ns) >= 0)
-                for (int at = 0; at < my.attempts; at++) {
-                    my.from_ns[at] = from_ns;
-                    my.to_ns[at] = INT64_MAX;
-                    memset(my.watched[at], 0, sizeof(my.watched[at]));
-                }
-            break;
-        }
         case 3:
             core_absent(run, any_index(&my, my.attempts));
             break;
