@@ -78,6 +78,7 @@ PACKAGES = {
     "transformers": ["auto", "goodput", "sdk.automatic"],
     "aggregator": [],
     "aggregator.clock": [],
+    "aggregator.column_attempt": ["account", "wire"],
     "aggregator.records": ["wire"],
     "aggregator.fair_queue": [],
     "aggregator.memory_bound": ["access"],
@@ -88,6 +89,7 @@ PACKAGES = {
         "columns",
         "aggregator.fair_queue",
         "aggregator.clock",
+        "aggregator.column_attempt",
         "aggregator.ledger",
         "aggregator.records",
         "histograms",
@@ -97,6 +99,7 @@ PACKAGES = {
     "aggregator.accounts": [
         *("access", "account", "aggregator.ingest", "aggregator.ledger", "aggregator.memory_bound"),
         *(
+            "aggregator.column_attempt",
             "aggregator.fair_queue",
             "aggregator.records",
             "causes",

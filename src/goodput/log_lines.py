@@ -17,9 +17,9 @@ from operator import sub
 from typing import Any, Protocol
 
 from goodput.account import DECLARED, Attempt
+from goodput.account.attempts import padded
 from goodput.account.collectives.operation_sums import rows_of
-from goodput.account.fold import padded, state_of
-from goodput.account.states import fit, vector
+from goodput.account.states import fit, state_of, vector
 from goodput.wire.operation_row import UNKNOWN, OperationRow
 
 # Cumulative GPU samples in a beat or an end: field, key of Attempt.hardware, digits after the point.

@@ -46,7 +46,7 @@ def test_slow_stage_and_host_have_shares():
     places = [("a", 0), ("a", 0), ("b", 1), ("b", 1)]
     ranks = [
         Process(r, host=host, stage=stage).steps(
-            4, forward=6 if r == 3 else 4, communication=1 if r == 3 else 3
+            8, forward=6 if r == 3 else 4, communication=1 if r == 3 else 3
         )
         for r, (host, stage) in enumerate(places)
     ]
@@ -144,7 +144,7 @@ def test_throughput_against_best_shown_and_ideal():
 def test_no_throughput_without_wall_time():
     """A window of no length holds a step without length and its samples, while the run shows a rate elsewhere."""
     instant, later = (
-        Attempt(rank=1, attempt=n, start_ns=at, world_size=2) for n, at in ((1, 0), (2, 1 << 62))
+        Attempt(rank=1, attempt=n, start_ns=at, world_size=2) for n, at in ((1, 0), (2, 1 << 61))
     )
     instant.add_rows([Row(1, 0, 0, 0, 5, (0,), (0,))])
     later.add_rows(

@@ -130,7 +130,7 @@ def test_time_taken_for_batches_is_marked_estimated():
 def test_updates_by_hand_are_marked_estimated():
     """In `productive`, where there is no optimizer."""
     user = {ESTIMATED_OPTIMIZER: "productive"}
-    account = account_of(Process(user=user).steps(4, **{ESTIMATED_OPTIMIZER: 1}, forward=3))
+    account = account_of(Process(user=user).steps(4, **{ESTIMATED_OPTIMIZER: 1}, forward=3).finished())
     assert (
         document(account, [])["basis"]["productive"] == "estimated" and of_rank(account)["productive"] == 16
     )

@@ -190,11 +190,14 @@ def test_frozen_rank_and_its_waiters_stall():
 def test_hang_does_not_raise_its_own_threshold():
     ranks = [Process(r).steps(12, forward=4).step(forward=304).steps(12, forward=4) for r in range(2)]
     account = account_of(*[one.finished() for one in ranks], now=500)
-    # 2 x 24 steps after the first: fewer than 100 per rank, so ten times the median of 4 s, at least 60 s.
+    # Before it each rank has 11 steps after the first, of 4 s; 23 and the hang after it, of which the 99th percentile
+    # (the lower one, the second longest) is 4 s too. So ten times 4 s, at least 60 s.
     assert account.threshold_ns == ns(60)
     assert of_rank(account)["stall"] == 304.0
     hours = Process().steps(5, forward=3700)
-    assert of_rank(account_of(hours.finished(), now=20_000)) == {"productive": 18_500.0}
+    # Before the first step's length is known the threshold is 30 min, and a first step counts for no threshold: so two
+    # steps are stalls. From the third on it is ten times 3,700 s.
+    assert of_rank(account_of(hours.finished(), now=20_000)) == {"productive": 11_100.0, "stall": 7_400.0}
 
 
 @pytest.mark.parametrize("where", ["gap", "step", "tail"])
@@ -214,16 +217,16 @@ def test_long_evaluation_is_no_stall(where):
 
 def test_hang_is_stall_while_running_and_killed():
     def hung():
-        return Process().steps(10, forward=1).begun(loader=0.5, communication=0)
+        return Process().steps(20, forward=1).begun(loader=0.5, communication=0)
 
-    short = of_rank(account_of(hung(), now=60))
-    assert short == {"productive": 10.0, "loader": 0.5, "communication": 49.5}
-    long = account_of(hung(), now=80)  # The threshold is 10 s by the steps, a minute at least.
-    assert of_rank(long) == {"productive": 10.0, "stall": 70.0}
-    assert long.ratio("availability") == 10 / 80
-    killed = account_of(hung().killed(after=70), now=100)
-    assert of_rank(killed) == {"productive": 10.0, "stall": 70.5}
-    quick = account_of(hung(), now=20, stall_seconds=5)
+    short = of_rank(account_of(hung(), now=70))
+    assert short == {"productive": 20.0, "loader": 0.5, "communication": 49.5}
+    long = account_of(hung(), now=90)  # The threshold is 10 s by the steps, a minute at least.
+    assert of_rank(long) == {"productive": 20.0, "stall": 70.0}
+    assert long.ratio("availability") == 20 / 90
+    killed = account_of(hung().killed(after=70), now=110)
+    assert of_rank(killed) == {"productive": 20.0, "stall": 70.5}
+    quick = account_of(hung(), now=30, stall_seconds=5)
     assert quick.threshold_ns == ns(10) and of_rank(quick)["communication"] == 9.5
 
 
@@ -234,13 +237,15 @@ def test_unfinished_step_of_running_attempt_counts():
     one = Process().steps(2, **BUSY).begun(loader=0.25, forward=0.5, backward=0)
     account = account_of(one, now=6.75)  # Last reported at 5.75 s; it counts as still in backward.
     assert account.status == "running"
+    # Of the first step's 2.5 s those of compute are `compile` until the next 15 are known.
     assert of_rank(account) == {
-        "productive": 3.25 + 0.5 + 1.0,
+        "productive": 1.625 + 0.5 + 1.0,
+        "compile": 1.625,
         "loader": 0.75,
         "h2d": 0.25,
         "communication": 1.0,
     }
-    assert account.ratio("availability") == 1.0
+    assert account.ratio("availability") == (6.75 - 1.625) / 6.75
 
 
 def test_killed_attempt_loses_its_unfinished_step():

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from support.account.account_history import assert_closes, run_of
-from support.account.account_oracle import Life, Step, WholeRun, oracle
-from support.account.causal_oracle import Causal
+from support.account.account_oracle import Life, Step, oracle
 from support.account.random_lives import LEAST_SECONDS, MS, histories, parts, process_of
 
 from goodput.account import compute
-from goodput.account.by_core.compute import compute as compute_by_core
 from goodput.account.states import STATES
 
 
-@pytest.mark.parametrize(
-    ("account_by", "rules"), [(compute, WholeRun), (compute_by_core, Causal)], ids=["rows", "core"]
-)
 @settings(max_examples=60)
 @given(histories())
-def test_states_steps_and_restarts_equal_the_oracle(account_by, rules, history):
+def test_states_steps_and_restarts_equal_the_oracle(history):
     lives, now_ns = history
-    want = oracle(lives, now_ns, round(LEAST_SECONDS * 1e9), rules)
+    want = oracle(lives, now_ns, round(LEAST_SECONDS * 1e9))
     run = run_of(*map(process_of, lives))
     for attempt in run.attempts.values():
         attempt.world_size = 1 + max(life.rank for life in lives)
-    account = account_by(run, now_ns, stall_seconds=LEAST_SECONDS)
+    account = compute(run, now_ns, stall_seconds=LEAST_SECONDS)
     assert_closes(account)
     assert (account.status, account.end_ns, account.clamped) == (want.status, want.end_ns, 0)
     for rank in account.ranks:

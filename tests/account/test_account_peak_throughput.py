@@ -10,10 +10,8 @@ import pytest
 from support.account.account_history import Process, assert_closes, ns, run_of
 
 from goodput.account import compute, document, figures
-from goodput.account.facts import gather
 from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from goodput.account.text import render
-from goodput.columns.engine import ColumnEngine
 
 SECOND = 10**9
 
@@ -119,23 +117,6 @@ def test_unmeasured_steps_count_for_throughput():
     assert throughput_of(quick_then_slow(), picked=picked - {1})[1][
         "ideal_samples_per_second"
     ] == pytest.approx(10_000 / 10.99)
-
-
-def test_copy_of_an_engine_is_independent():
-    one = quick_then_slow()
-    run = run_of(one)
-    rows = [row for row in one.rows if row.number in {1, 400, *range(1000, 1041)}]
-    run.attempts[0, 1] = one.attempt(rows)
-    want = compute(run, ns(1e6))
-    engine = ColumnEngine(run, gather(run, ns(1e6), want.threshold_ns))
-    for at, row in enumerate(rows):
-        engine.row((0, 1), row)
-        if at % 9 == 0:
-            before, ahead = engine.folds[0, 1].throughput.rate(), engine.copy()
-            for later in rows[at + 1 :]:
-                ahead.row((0, 1), later)
-            assert ahead.finish() == want and engine.folds[0, 1].throughput.rate() == before
-    assert engine.finish() == want
 
 
 def test_best_shown_is_at_least_the_mean():

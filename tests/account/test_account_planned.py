@@ -30,9 +30,9 @@ def evaluated(first: float, **given) -> Process:
 
 
 def test_evaluation_that_never_ends_is_a_stall():
-    one = Process().steps(10, forward=1).begun(evaluation=5 * 3600)
-    account = account_of(one, now=10 + 5 * 3600)
-    assert of_rank(account) == {"productive": 10, "evaluation": 1800, "stall": 5 * 3600 - 1800}
+    one = Process().steps(16, forward=1).begun(evaluation=5 * 3600)
+    account = account_of(one, now=16 + 5 * 3600)
+    assert of_rank(account) == {"productive": 16, "evaluation": 1800, "stall": 5 * 3600 - 1800}
     assert explain(account)[0]["state"] == "stall"
 
 
@@ -72,10 +72,10 @@ def test_each_planned_phase_has_its_own_limit():
 
 
 def test_restore_and_evaluation_before_the_first_step():
-    """What was not a stall before the first step is startup, but for the restore."""
+    """What was not a stall before the first step is startup, but for the restore; the step may be all compiling."""
     one = Process().between(restore=60 * MINUTE, evaluation=45 * MINUTE, none=2 * MINUTE).step(forward=MINUTE)
     found = minutes(account_of(one, now=one.now_ns / 1e9))
-    assert found == {"restore": 30, "startup": 32, "stall": 45, "productive": 1}
+    assert found == {"restore": 30, "startup": 32, "stall": 45, "compile": 1}
 
 
 def test_later_attempt_keeps_the_ranks_limit():
@@ -109,7 +109,7 @@ def test_live_window_history_and_replay_agree(monkeypatch, tmp_path):
     assert minutes(expected) == {"productive": 21, "evaluation": 5 + 50 + 40, "stall": 10}
     assert minutes(expected, 1) == {"productive": 21, "evaluation": 5 + 50, "stall": 10 + 40}
     run = both.whole.runs["r1"]
-    past = Past(both.some.runs["r1"], last_ns, expected.threshold_ns, STALE, expected.planned)
+    past = Past(both.some.runs["r1"], last_ns, expected.threshold_ns, STALE)
     # From the second stretch of steps on: the first evaluation, which set the limit, lies outside.
     window = (ranks[0].rows[12].end_ns, None)
     want = compute(run, last_ns, stale_seconds=STALE, known_only=True, window=window)

@@ -6,7 +6,6 @@ overlap, clocks jump, numbers are missing. They are of the types that a checked 
 
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.account.account_history import PHASES, Process, assert_closes, ns, run_of
@@ -14,18 +13,14 @@ from support.account.random_histories import number_ns, runs
 
 from goodput.account import Run, compute, document
 from goodput.account.account import FACTORS
-from goodput.account.by_core.compute import compute as compute_by_core
 from goodput.account.text import render, state_rows
 from goodput.causes import explain
 
-both = pytest.mark.parametrize("account_by", [compute, compute_by_core], ids=["rows", "core"])
 
-
-@both
 @settings(max_examples=80)
 @given(runs(), number_ns, st.none() | st.just(30.0), st.sampled_from([1e-9, 1.0, 60.0]))
-def test_states_close_for_hostile_histories(account_by, run, now_ns, stale_seconds, stall_seconds):
-    account = account_by(run, now_ns, stale_seconds=stale_seconds, stall_seconds=stall_seconds)
+def test_states_close_for_hostile_histories(run, now_ns, stale_seconds, stall_seconds):
+    account = compute(run, now_ns, stale_seconds=stale_seconds, stall_seconds=stall_seconds)
     assert_closes(account, elastic=True)
     for rank in account.ranks:
         assert rank.kept_steps >= 0 and rank.lost_steps >= 0
@@ -41,20 +36,18 @@ def test_states_close_for_hostile_histories(account_by, run, now_ns, stale_secon
     assert "goodput" in render(found, full=True)
 
 
-@both
 @settings(max_examples=50)
 @given(runs(), number_ns)
-def test_order_of_attempts_does_not_matter(account_by, run, now_ns):
+def test_order_of_attempts_does_not_matter(run, now_ns):
     turned = Run(run.name, dict(reversed(run.attempts.items())), run.start_ns, run.end_ns)
-    assert account_by(turned, now_ns) == account_by(run, now_ns)
+    assert compute(turned, now_ns) == compute(run, now_ns)
 
 
-@both
 @settings(max_examples=50)
 @given(runs(), st.lists(number_ns, min_size=2, max_size=3))
-def test_compute_does_not_change_the_run(account_by, run, moments):
-    first = [account_by(run, now_ns) for now_ns in moments]
-    assert [account_by(run, now_ns) for now_ns in moments] == first
+def test_compute_does_not_change_the_run(run, moments):
+    first = [compute(run, now_ns) for now_ns in moments]
+    assert [compute(run, now_ns) for now_ns in moments] == first
 
 
 @st.composite

@@ -82,10 +82,13 @@ def test_twenty_readings_of_a_long_run_agree(ranks, tmp_path):
 
 
 def test_steps_that_cannot_be_compared_are_said(ranks, tmp_path):
-    """Rank 2 has stopped at step 1 200; of the others' steps before 1 476 only sums are known."""
+    """Rank 2 has ended after 1 200 steps; of the others' steps before 1 476 only sums are known."""
     for number, (rank, steps) in enumerate(zip(ranks, (2500, 2500, 1200), strict=True)):
         for _ in range(steps):
             make_step(rank, number)
+    # While it may still make its next step, those of the others after that are not compared.
+    assert reported(tmp_path)["coverage"]["compared"] == 0
+    ranks[2].recorder.end(ranks[2].recorder.last_ns, "finished")
     account = reported(tmp_path)
     # Ranks 0 and 1 are compared with each other, rank 2 with none.
     assert account["coverage"]["compared"] == pytest.approx(5000 / 6200, abs=0.001)

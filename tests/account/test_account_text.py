@@ -41,22 +41,22 @@ def test_table_closes_and_fits_a_terminal():
     ranks = [
         Process(r, world_size=3, flops_per_step=1e12, peak_flops_per_second=4e12)
         .between(none=2)
-        .steps(6, loader=0.3 * r + 0.1, forward=1, communication=0.6 - 0.3 * r)
+        .steps(8, loader=0.3 * r + 0.1, forward=1, communication=0.6 - 0.3 * r)
         .finished()
         for r in (0, 1, 2)
     ]
     found, text = text_of(*ranks)
     flat = " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
-    assert "run r1: finished, 3 ranks, 12.2 s, 36.6 GPU-seconds" in text
+    assert "run r1: finished, 3 ranks, 15.6 s, 46.8 GPU-seconds" in text
     assert sum(float(row[2]) for row in state_rows(found)) == pytest.approx(100.0)
     assert (
         "slow rank: 2 on n2 (loader), which explains 100.0 % of the waiting; steps take 1.21x as long" in flat
     )
-    assert f"MFU {100 * 6 / (4 * 12.2):.1f} %" in text
-    # Loader 6 × (0.1 + 0.4 + 0.7) s, startup 3 × 2 s, straggler 6 × (0.6 + 0.3) s.
+    assert f"MFU {100 * 8 / (4 * 15.6):.1f} %" in text
+    # Loader 8 × (0.1 + 0.4 + 0.7) s, startup 3 × 2 s, straggler 8 × (0.6 + 0.3) s.
     assert (
-        "largest cause: loader, 19.7 % of all GPU time; without it the run would be 1.24x as fast, by its share alone"
+        "largest cause: loader, 20.5 % of all GPU time; without it the run would be 1.26x as fast, by its share alone"
         in flat
     )
 
@@ -233,8 +233,8 @@ def test_end_of_a_finished_run_is_paid_once():
 
 
 def test_end_of_a_running_run_recurs():
-    one = Process().between(none=3).steps(5, forward=1).between(checkpoint=4)
-    found = text_of(one, now=12)[0]
+    one = Process().between(none=3).steps(16, forward=1).between(checkpoint=4)
+    found = text_of(one, now=23)[0]
     once = {cause["state"]: cause["once_gpu_seconds"] for cause in found["causes"]}
     assert found["status"] == "running" and once == {"checkpoint": 0.0, "startup": 3.0}
 

@@ -68,32 +68,32 @@ def test_rank_of_second_attempt_was_not_down():
 
 def test_stale_rank_is_unobserved_after_its_report():
     fresh = Process(0).steps(40, forward=1)
-    stale = Process(1).steps(4, forward=1).begun(loader=0.5).silent(after=0.25)
-    account = account_of(fresh, stale, now=40, stale_seconds=30)
+    stale = Process(1).steps(16, forward=1).begun(loader=0.5).silent(after=0.25)
+    account = account_of(fresh, stale, now=52, stale_seconds=30)
     assert account.status == "running"
-    assert of_rank(account, 1) == {"productive": 4.0, "loader": 0.75, "unobserved": 35.25}
-    trusted = account_of(fresh, stale, now=40)
-    assert of_rank(trusted, 1) == {"productive": 4.0, "loader": 36.0}
-    almost = of_rank(account_of(stale, now=34, stale_seconds=30), 1)
-    assert almost == {"productive": 4.0, "loader": 30.0}, "a look of 29.25 s ago is not stale"
+    assert of_rank(account, 1) == {"productive": 16.0, "loader": 0.75, "unobserved": 35.25}
+    trusted = account_of(fresh, stale, now=52)
+    assert of_rank(trusted, 1) == {"productive": 16.0, "loader": 36.0}
+    almost = of_rank(account_of(stale, now=46, stale_seconds=30), 1)
+    assert almost == {"productive": 16.0, "loader": 30.0}, "a look of 29.25 s ago is not stale"
 
 
 def test_run_of_stale_ranks_is_unobserved():
-    account = account_of(Process().steps(4, forward=1), now=50, stale_seconds=30)
+    account = account_of(Process().steps(16, forward=1), now=62, stale_seconds=30)
     assert account.status == "unobserved"
-    assert of_rank(account) == {"productive": 4.0, "unobserved": 46.0}
+    assert of_rank(account) == {"productive": 16.0, "unobserved": 46.0}
 
 
 def test_clock_ahead_adds_no_time_to_others():
     account = account_of(
-        Process(0).steps(12, forward=1), Process(1).steps(8, forward=1).begun(forward=1), now=10
+        Process(0).steps(20, forward=1), Process(1).steps(16, forward=1).begun(forward=1), now=18
     )
-    assert account.end_ns == ns(12)
-    assert of_rank(account, 1) == {"productive": 10.0, "unobserved": 2.0}
+    assert account.end_ns == ns(20)
+    assert of_rank(account, 1) == {"productive": 18.0, "unobserved": 2.0}
 
 
 def test_staleness_uses_the_receive_time():
-    run = run_of(Process().steps(4, forward=1).begun(forward=1))
+    run = run_of(Process().steps(16, forward=1).begun(forward=1))
     run.attempts[0, 1].received_ns = ns(45)  # Its host's clock may be far from ours.
     account = compute(run, ns(50), stale_seconds=30)
     assert (account.status, of_rank(account)) == ("running", {"productive": 50.0})

@@ -32,10 +32,10 @@ def test_restart_loses_no_step_of_others():
     """The second is killed after four steps and resumes after its second; it is down for 3 s."""
     first = worker(0).steps(30, forward=1)
     killed = worker(1).steps(4, forward=1).killed()
-    again = worker(1, attempt=2, start=7).resumed(1).steps(10, forward=1)
+    again = worker(1, attempt=2, start=7).resumed(1).steps(16, forward=1)
     account = account_of(first, killed, again, now=30, elastic=True)
-    assert [(rank.kept_steps, rank.lost_steps) for rank in account.ranks] == [(30, 0), (12, 2)]
-    assert of_rank(account, 1) == {"productive": 12, "lost": 2, "down": 3, "unattributed": 13}
+    assert [(rank.kept_steps, rank.lost_steps) for rank in account.ranks] == [(30, 0), (18, 2)]
+    assert of_rank(account, 1) == {"productive": 18, "lost": 2, "down": 3, "unattributed": 7}
     (restart,) = account.restarts
     assert (restart.resume_step, restart.lost_steps, restart.down_gpu_ns) == (1, 2, 3 * 10**9)
 

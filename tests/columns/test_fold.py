@@ -17,9 +17,9 @@ from support.seeds import cases
 
 from goodput.account import Run
 from goodput.account.account import Account, Engine
+from goodput.account.attempts import padded
 from goodput.account.collectives.operation_sums import Exposed
 from goodput.account.facts import gather
-from goodput.account.fold import padded
 from goodput.account.ranks import RankAccount, RankColumns, sum_gpu_ns
 from goodput.account.stall_threshold import StepLengths
 from goodput.columns import rank_columns, snapshot

@@ -11,8 +11,8 @@ from goodput.account.account import Engine
 from goodput.account.facts import gather
 from goodput.account.fold import Fold
 from goodput.account.peak_throughput import PeakThroughput
+from goodput.aggregator.column_attempt import columns_of
 from goodput.columns import fold_table, snapshot
-from goodput.columns.attempts import columns_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 

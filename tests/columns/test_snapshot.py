@@ -12,8 +12,8 @@ from goodput.account.fold import Fold
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.onset import Onset, Stretch
 from goodput.account.stall_threshold import StepLengths
+from goodput.aggregator.column_attempt import columns_of
 from goodput.columns import snapshot
-from goodput.columns.attempts import columns_of
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold import fold_columns
 from goodput.columns.snapshot import SnapshotError, decode, encode, ends

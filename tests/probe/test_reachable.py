@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from goodput.account.account import RankAccount
-from goodput.account.fold import PRODUCTIVE
+from goodput.account.states import PRODUCTIVE
 from goodput.cli import main
 from goodput.probe import kept, reachable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from support.account.runlog_history import log
 
-from goodput.runlog import log_file, replay, scan
+from goodput.runlog import log_file, ordered_lines, replay, scan
 from goodput.runlog.column_scan import ColumnScan
 from goodput.runlog.line_columns import columns_of, times_ns
 from goodput.runlog.lines import parse, to_ns
@@ -19,7 +18,6 @@ from goodput.runlog.log_file import LogFile
 from goodput.runlog.scan import Scan
 from goodput.runlog.scan_results import RANGES_MAX, StepNumbers
 
-PATHS = sys.modules["goodput.runlog.replay"]
 STEP = b'{"kind":"step","time":2.5,"step":1,"seconds":1.0000000005,"phases":{"forward":0.25},"samples":8}\n'
 PHASE = b'{"kind":"phase","time":3,"rank":2,"attempt":4,"run":"r","phase":"loader","seconds":0.1}\n'
 BEAT = b'{"kind":"beat","time":4.000000001,"phase":"h2d","phases":{"h2d":0.5}}\n'
@@ -57,7 +55,6 @@ def test_columns_have_what_parse_has():
     assert [(row, line.phases) for row, line in columns.others] == [(2, {"h2d": 0.5})]
     steps = columns.steps(columns.step_rows)
     assert (steps.step.tolist(), steps.count.tolist()) == ([1, 1], [1, 3])
-    assert steps.device().tolist() == [line.device_ns for line in (lines[0], lines[3])]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +95,6 @@ def test_block_with_another_line_has_no_columns(block):
 
 def test_ordinary_steps_are_parsed_in_neither_pass(tmp_path, monkeypatch):
     """Else the columns would be of no use, and nothing but the time would show it."""
-    monkeypatch.setattr(PATHS, "COLUMN_STEPS_MIN", 0)
-    monkeypatch.setattr(PATHS, "COLUMN_BYTES_MIN", 0)
     monkeypatch.setattr(log_file, "BLOCK_BYTES", 4096)
     lines = [b'{"kind":"run","time":0,"world_size":2}\n']
     for step in range(2000):
@@ -116,7 +111,7 @@ def test_ordinary_steps_are_parsed_in_neither_pass(tmp_path, monkeypatch):
         return parse(raw)
 
     monkeypatch.setattr(scan, "parse", count)
-    monkeypatch.setattr(PATHS, "parse", count)
+    monkeypatch.setattr(ordered_lines, "parse", count)
     (found,) = replay(str(path))
     assert sum(rank.kept_steps for rank in found.account.ranks) == 4000
     assert found.problems.lines == len(lines) and found.problems.step_lines == 4000
@@ -127,15 +122,15 @@ def test_ordinary_steps_are_parsed_in_neither_pass(tmp_path, monkeypatch):
 def kept(scan_type: type[Scan], path: str) -> list:
     """All that a first pass keeps of runs and attempts."""
     with LogFile(path) as file:
-        found = scan_type(file, 0.5)
+        found = scan_type(file)
     every = [(run, track) for run in found.runs.values() for track in run.tracks.values()]
     return [
-        *((run.run.name, run.high_ns, run.end_number, vars(run.lengths)) for run, _ in every),
+        *((run.run.name, run.high_ns, run.end_number) for run, _ in every),
         *(
             {one.name: getattr(track.attempt, one.name) for one in fields(track.attempt)}
             for _, track in every
         ),
-        *((one.high_ns, one.rewinds, one.step_ns, one.last_step, one.tail_ns) for _, one in every),
+        *((one.high_ns, one.rewinds, one.step_ns, one.last_step, one.last_number, one.tail_ns) for _, one in every),
         *(vars(track.numbers) for _, track in every),
         found.problems.document(),
     ]

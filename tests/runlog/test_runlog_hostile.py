@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -22,7 +21,6 @@ from goodput.account import document
 from goodput.runlog import LogError, log_file, replay
 from goodput.runlog.lines import KnownLine, LineError, parse, unknown_fields
 
-PATHS = sys.modules["goodput.runlog.replay"]
 
 
 def found_in(path: Path, raw: bytes):
@@ -405,8 +403,6 @@ def test_states_sum_to_wall_time_for_any_file(raw, packed, window):
             text = json.dumps(document(account), allow_nan=False)
             assert json.loads(text)["run"] == account.run
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PATHS, "COLUMN_BYTES_MIN", 0)
-            patch.setattr(PATHS, "COLUMN_STEPS_MIN", 0)
             patch.setattr(log_file, "BLOCK_BYTES", 200)
             again = replay(str(path), stall_seconds=5, window=window)
         for one, other in zip(again, runs, strict=True):

@@ -58,6 +58,18 @@ def test_long_hang_is_a_stall(kind):
     assert states["down"] == pytest.approx(8 * 20 + (199 if kind == "death" else 0), abs=3)
 
 
+@pytest.mark.parametrize(("begin", "end", "is_stall"), [(29, 400, False), (29, 2400, True), (35, 400, True)])
+def test_hang_before_step_lengths_are_known(begin, end, is_stall):
+    """The first step ends at 30 s, the second at 32 s if nothing hangs: before that the threshold is 30 min, then 60 s."""
+    faults = [RunFault("hang", begin, end, rank=3, phase="forward")]
+    entry = AttemptEntry(0, end, "killed", startup=20, compile=8, skew=0)
+    truth, run = played(RunEntry("r", 8, [entry], faults, workload=WORKLOAD), end + 100)
+    states, (hang,) = states_of(truth, run, end), truth.document(run, end * 10**9)["hangs"]
+    # The verdict of a hang does not wait for half an hour.
+    assert hang["is_stall"] and (states["stall"] > 0) == is_stall
+    assert states["stall" if is_stall else "lost"] == pytest.approx(8 * (end - begin), abs=8 * 3)
+
+
 def test_culprit_costs_what_it_delays():
     fault = RunFault("backward", 100, 300, 1.4, rank=2)
     truth, run = played(RunEntry("r", 8, [AttemptEntry(0, 500, "finished")], [fault], workload=WORKLOAD), 600)

@@ -14,8 +14,8 @@ from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 
 from goodput.aggregator.ingest.pushed_steps import decode_steps
+from goodput.aggregator.ingest.recent.bins import count_bins
 from goodput.aggregator.ingest.recent.recent_steps import _followed_in_numpy
-from goodput.columns.bins import count_bins
 from goodput.wire import compiled, schema
 from goodput.wire.packed_rows import pack, unpack
 from goodput.wire.step_blocks import END, NUMBER, TOTALS, BlockError, StepBlock, check_block, encode_rows

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from struct import Struct
 from typing import NamedTuple, Protocol
 
 ROW_STATES = (
@@ -23,6 +24,7 @@ TAIL_COLUMNS = (*TAIL_STATES, "compute_ns", "saved_ns")
 INDEX = {state: at for at, state in enumerate(ROW_STATES)}
 # How a tail is taken: of a process that lives, that died, that ended otherwise.
 RUNNING, DIED, ENDED = range(3)
+FIRST_OTHERS = 15  # steps that an attempt's first one is compared with
 STRETCHES_MAX = 8
 # Columns of a row before the totals of its phases, which the parts outside steps follow.
 ROW_COLUMNS = ("number", "step", "end_ns", "samples", "device_ns")
@@ -31,7 +33,9 @@ _SUMS = (
     *("straggler_ns", "bubble_ns", "caused_ns", "caused_in_group_ns", "matched_ns", "compared_steps"),
     *(
         "last_steps",
-        "late_rows",
+        "compared_own_ns",
+    "compared_count",
+    "late_rows",
         "pending_rows",
         "lost_ns",
         "lost_steps",
@@ -90,8 +94,11 @@ class Counts(NamedTuple):
     wrong: int
 
 
-class StepTaken(NamedTuple):
-    """One row as it was folded: `count` steps up to `step`; ns by state inside steps and before them."""
+class WatchedRow(NamedTuple):
+    """A row as it was folded: `count` steps up to `step`; ns by ROW_STATES inside steps and before them, in the bound.
+
+    A first step that is held (`is_first`) has its compute and unattributed time in `compile` until a WatchedFirst follows.
+    """
 
     attempt: int
     step: int
@@ -100,6 +107,25 @@ class StepTaken(NamedTuple):
     inside: tuple[int, ...]
     outside: tuple[int, ...]
     is_first: bool
+
+
+class WatchedFirst(NamedTuple):
+    """How much of a held first step was compiling is known: its ns by ROW_STATES, inside its row until then and now."""
+
+    attempt: int
+    step: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+class WatchedMove(NamedTuple):
+    """Steps `first` to `last` were compared: what of their communication is straggler and bubble, not both 0."""
+
+    attempt: int
+    first: int
+    last: int
+    straggler_ns: int
+    bubble_ns: int
 
 
 class _Facts(ctypes.Structure):
@@ -111,13 +137,6 @@ class _Facts(ctypes.Structure):
 
 class _Counts(ctypes.Structure):
     _fields_ = (("folded", _int64), ("repeated", _int64), ("wrong", _int64))
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        *(("attempt", _int32), ("step", _int64), ("count", _int64), ("end_ns", _int64)),
-        *(("inside", _int64 * len(ROW_STATES)), ("outside", _int64 * len(ROW_STATES)), ("is_first", _int32)),
-    )
 
 
 class _Stretch(ctypes.Structure):
@@ -136,7 +155,17 @@ class _Block(ctypes.Structure):
     )
 
 
-_TAKEN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Step))
+# The structs that a watcher is given, as the C compiler lays them out.
+_ROW, _FIRST, _MOVE = (
+    Struct(f"@iqqq{2 * len(ROW_STATES)}qi"),
+    Struct(f"@iq{2 * len(ROW_STATES)}q"),
+    Struct("@iqqqq"),
+)
+_WATCH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Watcher(ctypes.Structure):
+    _fields_ = (("row", _WATCH), ("first", _WATCH), ("moved", _WATCH), ("context", ctypes.c_void_p))
 
 
 @lru_cache(1)
@@ -172,10 +201,9 @@ def library() -> ctypes.CDLL:
             _pointer64,
             _int64,
             _int32,
-            _TAKEN,
-            run,
             ctypes.POINTER(_Counts),
         ),
+        "core_watch": (ctypes.c_int, run, ctypes.POINTER(_Watcher)),
         "core_fold_blocks": (
             *(ctypes.c_int, run, ctypes.POINTER(_int32), _pointer64, _int64, _pointer64, _int64),
             ctypes.POINTER(_Counts),
@@ -185,6 +213,7 @@ def library() -> ctypes.CDLL:
         "core_absent": (ctypes.c_int, run, _int32),
         "core_read": (ctypes.c_int, run, _int32, _pointer64),
         "core_read_all": (ctypes.c_int, run, _pointer64, _int64),
+        "core_settled": (_int64, run, _int32),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
         "core_read_planned": (ctypes.c_int, run, _int32, _pointer64),
@@ -213,6 +242,7 @@ class CoreRun:
 
     def _use(self, handle: int | None) -> None:
         self._handle = handle
+        self._watcher = _Watcher()  # keeps the functions that the core calls
         if not handle:
             raise CoreError("no memory for a run, or a least stall out of range")
 
@@ -277,29 +307,38 @@ class CoreRun:
         _checked("core_read_loss", self._handle, attempt, restart, ctypes.byref(steps), ctypes.byref(ns))
         return steps.value, ns.value
 
-    def fold(self, attempt: int, rows: array, taken: Callable[[StepTaken], object] | None = None) -> Counts:
+    def watch(
+        self,
+        row: Callable[[WatchedRow], object] | None = None,
+        first: Callable[[WatchedFirst], object] | None = None,
+        moved: Callable[[WatchedMove], object] | None = None,
+    ) -> None:
+        """Call these while rows are folded, attempts end or are absent, from now on; without any, nothing is called.
+
+        Rows less what was moved, with first steps as they were fixed, sum to what `read` has at any time. They must not
+        raise nor use this run, and are no part of a snapshot.
+        """
+        watcher = _Watcher(
+            _WATCH(lambda _, told: row(_watched_row(told))) if row else _WATCH(),
+            _WATCH(lambda _, told: first(_watched_first(told))) if first else _WATCH(),
+            _WATCH(lambda _, told: moved(WatchedMove(*_MOVE.unpack(_bytes_at(told, _MOVE)))))
+            if moved
+            else _WATCH(),
+        )
+        _checked("core_watch", self._handle, ctypes.byref(watcher))
+        self._watcher = watcher
+
+    def fold(self, attempt: int, rows: array) -> Counts:
         """Fold rows of an attempt: an array("q") of ROW_COLUMNS, the totals and the parts outside steps, row after row.
 
-        Rows ascend in number; one that is more than one above that before stands for several steps. `taken` is called
-        with each row as it was folded and must not raise.
+        Rows ascend in number; one that is more than one above that before stands for several steps.
         """
         phases = self._phases[attempt]
         count, left = divmod(len(rows), len(ROW_COLUMNS) + 2 * phases)
         if left or rows.typecode != "q":
             raise CoreError(f"{len(rows)} values of rows with {phases} phases")
         counts = _Counts()
-        call = _TAKEN(lambda _, step: taken(_step_taken(step.contents))) if taken else _TAKEN()
-        _checked(
-            "core_fold",
-            self._handle,
-            attempt,
-            _pointer_to(rows),
-            count,
-            phases,
-            call,
-            None,
-            ctypes.byref(counts),
-        )
+        _checked("core_fold", self._handle, attempt, _pointer_to(rows), count, phases, ctypes.byref(counts))
         return Counts(counts.folded, counts.repeated, counts.wrong)
 
     def fold_blocks(self, attempts: array, rows: array, values: array) -> Counts:
@@ -357,6 +396,13 @@ class CoreRun:
         flat = memoryview(values).cast("B")
         return flat.cast("q", (count, len(READ_COLUMNS))) if count else flat.cast("q")
 
+    def settled(self, group: int) -> int:
+        """The last step of a group that was compared, -1 before the first."""
+        found = library().core_settled(self._handle, group)
+        if found < -1:
+            raise CoreError(f"core_settled: group {group} is out of range")
+        return found
+
     def read_stage(self, group: int, stage: int) -> tuple[int, int]:
         """The waiting for a stage of a pipeline in ns, and in how many steps there was some."""
         caused, steps = _int64(), _int64()
@@ -412,10 +458,10 @@ class CoreRun:
     @classmethod
     def restore(cls, snapshot: bytes) -> CoreRun:
         """The run of a snapshot."""
-        run = cls.__new__(cls)
-        run._handle = library().core_restore(snapshot, len(snapshot))
-        if not run._handle:
+        run, handle = cls.__new__(cls), library().core_restore(snapshot, len(snapshot))
+        if not handle:
             raise CoreError(f"{len(snapshot)} bytes that are no snapshot of version {_VERSION}")
+        run._use(handle)
         attempts = _checked("core_attempts", run._handle)
         run._phases = [_checked("core_phases_of", run._handle, attempt) for attempt in range(attempts)]
         return run
@@ -435,6 +481,16 @@ def _pointer_to(values: array):
     return ctypes.cast(values.buffer_info()[0], _pointer64)
 
 
-def _step_taken(step: _Step) -> StepTaken:
-    numbers = step.attempt, step.step, step.count, step.end_ns
-    return StepTaken(*numbers, tuple(step.inside), tuple(step.outside), bool(step.is_first))
+def _bytes_at(address: int, layout: Struct) -> bytes:
+    return ctypes.string_at(address, layout.size)
+
+
+def _watched_row(address: int) -> WatchedRow:
+    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(_bytes_at(address, _ROW))
+    inside, outside = states[: len(ROW_STATES)], states[len(ROW_STATES) :]
+    return WatchedRow(attempt, step, count, end_ns, tuple(inside), tuple(outside), bool(is_first))
+
+
+def _watched_first(address: int) -> WatchedFirst:
+    attempt, step, *states = _FIRST.unpack(_bytes_at(address, _FIRST))
+    return WatchedFirst(attempt, step, tuple(states[: len(ROW_STATES)]), tuple(states[len(ROW_STATES) :]))

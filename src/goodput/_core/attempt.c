@@ -156,7 +156,7 @@ static void count_samples(attempt *one, const int64_t *values, const row *own)
     device_ns = device_ns < 0 ? 0 : device_ns > own->length ? own->length : device_ns;
     if (samples && (own->count > 1 || one->rows)) /* A first step is no measure of the throughput. */
         peak_add(&one->peak, own->count, (double)samples, (double)own->length);
-    add_bounded(&one->samples, samples);
+    add_bounded(&one->samples, is_whole ? samples : scaled(samples, own->part, own->length));
     int64_t kept = scaled(samples, own->kept, own->count);
     int64_t work = own->kept > VALUE_MAX / WORK_PARTS ? VALUE_MAX : own->kept * WORK_PARTS;
     add_bounded(&one->kept_samples, is_whole ? kept : scaled(kept, own->part, own->length));
@@ -198,6 +198,15 @@ static int64_t own_ns(const int64_t *inside)
     return sum_of(inside, ROW_STATES) - inside[COMMUNICATION] - inside[COMPILE] - inside[STALL];
 }
 
+/* What of a held first step lies in the bound, by state, as long as it is not known how much of it was compiling. */
+void charge_first(const first_step *first, int64_t *states)
+{
+    memcpy(states, first->inside, sizeof(first->inside));
+    states[COMPILE] += states[PRODUCTIVE] + states[UNATTRIBUTED];
+    states[PRODUCTIVE] = states[UNATTRIBUTED] = 0;
+    share(states, first->part, sum_of(states, ROW_STATES));
+}
+
 /* The first step is charged for good; the span of it is the first that waits in its group. */
 void fix_first(core_run *run, attempt *one)
 {
@@ -205,6 +214,8 @@ void fix_first(core_run *run, attempt *one)
     if (!first)
         return;
     bool was_lacking = is_lacking(run, one);
+    core_watched_first watched = {.attempt = (int32_t)(one - run->attempts), .step = first->step};
+    charge_first(first, watched.before);
     move_excess(first);
     stall_if_long(first->inside, first->threshold_ns);
     int64_t communication = first->inside[COMMUNICATION], own = own_ns(first->inside);
@@ -214,6 +225,10 @@ void fix_first(core_run *run, attempt *one)
         one->waiting[one->head].communication = communication;
         one->waiting[one->head].within = first->inside[COMMUNICATION];
         one->waiting[one->head].own = own;
+    }
+    if (run->watcher.first) {
+        memcpy(watched.after, first->inside, sizeof(watched.after));
+        run->watcher.first(run->watcher.context, &watched);
     }
     free(first);
     one->first = NULL;
@@ -245,9 +260,10 @@ static void settle_gap(attempt *one, row *own, int64_t threshold_ns)
 /* The first step waits for those that it is compared with. */
 static void hold_first(attempt *one, const row *own, int64_t threshold_ns, span *step)
 {
-    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, true};
+    *step = (span){own->step, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, true, own->is_counted};
     memcpy(one->first->inside, own->inside, sizeof(own->inside));
     one->first->threshold_ns = threshold_ns;
+    one->first->step = own->step;
     one->first->part = own->part;
 }
 
@@ -266,7 +282,7 @@ static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold
     if (own->count == 1)
         stall_if_long(own->inside, threshold_ns);
     bool is_stall = own->inside[STALL] > stalled_ns;
-    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, false};
+    *step = (span){own->step - own->count + 1, own->step, own->inside[COMMUNICATION], own_ns(own->inside), 0, own->part, false, own->is_counted};
     if (own->kept < own->count)
         lose(one, own);
     else
@@ -276,15 +292,27 @@ static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold
     return is_stall;
 }
 
-static void tell(const core_run *run, const attempt *one, const row *own, bool is_held, core_step_taken taken, void *context)
+static void tell(const core_run *run, const attempt *one, const row *own, bool is_held)
 {
-    core_step step = {(int32_t)(one - run->attempts), own->step, own->count, own->end_ns, {0}, {0}, is_held};
-    memcpy(step.inside, own->inside, sizeof(step.inside));
-    memcpy(step.outside, own->gap, sizeof(step.outside));
-    taken(context, &step);
+    core_watched_row told = {(int32_t)(one - run->attempts), own->step, own->count, own->end_ns, {0}, {0}, is_held};
+    if (is_held)
+        charge_first(one->first, told.inside);
+    else
+        memcpy(told.inside, own->inside, sizeof(told.inside));
+    memcpy(told.outside, own->gap, sizeof(told.outside));
+    run->watcher.row(run->watcher.context, &told);
 }
 
-static void fold_row(core_run *run, attempt *one, const int64_t *values, core_step_taken taken, void *context)
+/* Time of a row in a state, in steps and before them, as far as it lies in the attempt's bound. */
+static int64_t in_bound(const attempt *one, const row *own, int state)
+{
+    int64_t length = sum_of(own->gap, ROW_STATES), began_ns = own->end_ns - own->length;
+    int64_t inside = own->part == own->length ? own->inside[state] : scaled(own->inside[state], own->part, own->length);
+    int64_t part = own->gap[state] ? overlap(one, began_ns - length, began_ns) : length;
+    return inside + (part == length ? own->gap[state] : scaled(own->gap[state], part, length));
+}
+
+static void fold_row(core_run *run, attempt *one, const int64_t *values)
 {
     history *past = &run->histories[one->history];
     row own;
@@ -304,23 +332,23 @@ static void fold_row(core_run *run, attempt *one, const int64_t *values, core_st
     bool is_first = !one->rows, is_lost = own.kept < own.count, is_whole = own.length ? own.part == own.length : own.is_counted;
     span step;
     bool is_held = is_first && own.count == 1 && !is_lost, is_stall = false;
-    one->compute_ns += own.inside[PRODUCTIVE] + own.gap[PRODUCTIVE];
-    one->saved_ns += own.inside[CHECKPOINT] + own.gap[CHECKPOINT];
-    one->clamped += own.is_cut;
+    one->compute_ns += in_bound(one, &own, PRODUCTIVE);
+    one->saved_ns += in_bound(one, &own, CHECKPOINT);
+    one->clamped += own.is_cut && own.is_counted;
     settle_gap(one, &own, threshold);
     if (is_held)
         hold_first(one, &own, is_long ? threshold : VALUE_MAX, &step);
     else
         is_stall = settle_step(run, one, &own, threshold, &step);
     count_samples(one, values, &own);
-    bool is_single_first = is_first && own.count == 1;
+    bool is_single_first = is_first && own.count == 1, is_new = own.step > one->step;
     take_totals(one, values, &own, !is_single_first && !own.is_cut && !is_stall && !is_lost && is_whole);
-    if (taken)
-        tell(run, one, &own, is_held, taken, context);
+    if (run->watcher.row)
+        tell(run, one, &own, is_held);
     step.beginning = is_first;
-    /* In a bound, steps are compared among the ranks for which they lie in it. */
-    if (!is_lost && (own.part || is_whole))
-        group_wait(run, one, &step);
+    /* Also of a step outside the bound, so that those of others are compared with it. */
+    if (!is_lost)
+        group_wait(run, one, &step, is_new);
     if (one->first && one->first->others == CORE_FIRST_OTHERS) {
         fix_first(run, one);
         group_settle(run, &run->groups[one->group]);
@@ -376,8 +404,7 @@ static bool reserve(core_run *run, attempt *one, const int64_t *values, int64_t 
     return group_reserve(run, one, rows) && (number == one->row_number || close_before(run, one));
 }
 
-int core_fold(core_run *run, int32_t attempt_index, const int64_t *values, int64_t rows, int32_t phases,
-              core_step_taken taken, void *context, core_counts *counts)
+int core_fold(core_run *run, int32_t attempt_index, const int64_t *values, int64_t rows, int32_t phases, core_counts *counts)
 {
     if (!run || attempt_index < 0 || attempt_index >= run->count || rows < 0 || (rows && !values) || !counts)
         return CORE_BAD_ARGUMENT;
@@ -395,7 +422,7 @@ int core_fold(core_run *run, int32_t attempt_index, const int64_t *values, int64
             counts->repeated++;
         else {
             is_new = false;
-            fold_row(run, one, values, taken, context);
+            fold_row(run, one, values);
             counts->folded++;
         }
     }
@@ -424,7 +451,7 @@ int core_fold_blocks(core_run *run, const int32_t *attempts, const int64_t *rows
         return CORE_BAD_ARGUMENT;
     for (int64_t i = 0; i < blocks; i++) {
         int32_t phases = run->attempts[attempts[i]].phases;
-        int found = core_fold(run, attempts[i], values, rows[i], phases, NULL, NULL, counts);
+        int found = core_fold(run, attempts[i], values, rows[i], phases, counts);
         if (found < 0)
             return found;
         values += rows[i] * (ROW_TOTALS + 2 * (int64_t)phases);

@@ -84,5 +84,5 @@ int core_fold_block(core_run *run, int32_t index, const core_block *block, core_
     if (!grow(&run->rows, &run->row_room, values, sizeof(*run->rows)))
         return CORE_NO_MEMORY;
     decode(block, phases, (uint64_t *)run->rows);
-    return core_fold(run, index, run->rows, block->count, phases, NULL, NULL, counts);
+    return core_fold(run, index, run->rows, block->count, phases, counts);
 }

@@ -34,9 +34,8 @@ static void compare_group(compared *members, int32_t count, int64_t steps)
         int64_t waits = members[i].step->communication - least;
         members[i].is_last = !waits;
         last += !waits;
-        waits = within(members[i].step, waits);
-        members[i].of->straggler_ns += waits;
-        waited += waits;
+        members[i].straggler_ns = within(members[i].step, waits);
+        waited += members[i].straggler_ns;
     }
     blame(waited, members, count, false);
     blame(waited, members, count, true);
@@ -44,23 +43,44 @@ static void compare_group(compared *members, int32_t count, int64_t steps)
         members[i].of->last_steps += members[i].is_last ? steps : 0;
 }
 
+/* Charge what was moved out of the communication of a member. */
+static void move(const core_run *run, const compared *member)
+{
+    attempt *one = member->of;
+    one->straggler_ns += member->straggler_ns;
+    one->bubble_ns += member->bubble_ns;
+    if (run->watcher.moved && (member->straggler_ns || member->bubble_ns)) {
+        core_watched_move moved = {(int32_t)(one - run->attempts), member->step->first, member->step->last, member->straggler_ns,
+                                   member->bubble_ns};
+        run->watcher.moved(run->watcher.context, &moved);
+    }
+}
+
 void compare_members(core_run *run, group *own, int32_t count)
 {
     compared *members = run->compared;
-    bool is_beginning = false, is_single = true;
+    bool is_beginning = false, is_single = true, is_counted = true;
     for (int32_t i = 0; i < count; i++) {
         is_beginning |= members[i].step->beginning;
         is_single &= members[i].step->first == members[i].step->last;
+        is_counted &= members[i].step->counted;
     }
-    /* In how many steps of a sum a rank was the last is not known: they do not count for that. */
+    /* In how many steps of a sum a rank was the last is not known: they do not count for that. Nor does a step that is not in the
+     * bounds of all. */
+    is_single &= is_counted;
     int64_t step = members[0].step->last;
     if (own->stages)
         compare_pipeline(run, own, count, is_single);
     else
         compare_group(members, count, is_single);
     for (int32_t i = 0; i < count; i++) {
+        move(run, &members[i]);
         members[i].of->matched_ns += members[i].step->length;
         members[i].of->compared_steps += is_single;
+        if (is_counted && !is_beginning) {
+            members[i].of->compared_own_ns += members[i].step->own;
+            members[i].of->compared_count += members[i].step->last - members[i].step->first + 1;
+        }
     }
     if (!is_beginning)
         onsets_note(run, members, count, step);

@@ -92,7 +92,9 @@ enum {
     READ_MATCHED,          /* length of compared steps */
     READ_COMPARED_STEPS,
     READ_LAST_STEPS,       /* compared steps in which others waited for it */
-    READ_LATE_ROWS,        /* rows that came after their step was compared */
+    READ_COMPARED_OWN,     /* own time of compared steps in the bounds of all ranks, but for the first one */
+    READ_COMPARED_COUNT,   /* the number of these steps, those of rows of several too */
+    READ_LATE_ROWS,        /* rows of new steps that came after these were compared */
     READ_PENDING_ROWS,     /* rows whose step is not compared yet */
     READ_LOST,             /* time of lost steps, which is in no state */
     READ_LOST_STEPS,
@@ -105,9 +107,9 @@ enum {
     READ_SAMPLES,
     READ_KEPT_SAMPLES,     /* of kept steps */
     READ_DEVICE,           /* length of steps that the device's clock divided */
-    READ_COMPUTE,          /* all compute, whatever its state, lost and outside the bound too */
+    READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */
     READ_SAVED,            /* the same of saving checkpoints */
-    READ_CLAMPED,          /* rows that contradicted the one before and were cut to fit */
+    READ_CLAMPED,          /* rows in the bound that contradicted the one before and were cut to fit */
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
     READ_LENGTHS,          /* step lengths that it is of, and older ones */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
@@ -123,14 +125,39 @@ enum { TAIL_LOST = ROW_STATES, TAIL_STATES };
 /* After them all compute and saving of checkpoints in it, whatever their states. */
 enum { TAIL_COMPUTE = TAIL_STATES, TAIL_SAVED, TAIL_COUNT };
 
-/* One row as it was folded: `count` steps up to `step`, time by state inside and before them. For timelines and tests. */
+/* What a watcher is told, all times as far as they lie in the bound. Rows less what was moved, with first steps as they were fixed,
+ * sum to what core_read has at any time. */
+
+/* A row as it was folded: `count` steps up to `step`, time by state inside and before them. Inside them communication has all waiting,
+ * and a first step that is held (is_first) all compute and unattributed time in `compile`. */
 typedef struct {
     int32_t attempt;
     int64_t step, count, end_ns;
     int64_t inside[ROW_STATES], outside[ROW_STATES];
-    int32_t is_first;      /* `inside` of a single first step is as it was recorded; its compiling comes later */
-} core_step;
-typedef void (*core_step_taken)(void *context, const core_step *step);
+    int32_t is_first;
+} core_watched_row;
+
+/* How much of a held first step was compiling is known: its time by state, `inside` of its row until then, and from now on. */
+typedef struct {
+    int32_t attempt;
+    int64_t step;
+    int64_t before[ROW_STATES], after[ROW_STATES];
+} core_watched_first;
+
+/* A row, or the sum of several, was compared: what of its communication is straggler and bubble, not both 0. */
+typedef struct {
+    int32_t attempt;
+    int64_t first, last; /* steps */
+    int64_t straggler_ns, bubble_ns;
+} core_watched_move;
+
+/* Called while rows are folded; each may be NULL. They must not use the run. */
+typedef struct {
+    void (*row)(void *context, const core_watched_row *row);
+    void (*first)(void *context, const core_watched_first *first);
+    void (*moved)(void *context, const core_watched_move *move);
+    void *context;
+} core_watcher;
 
 typedef struct {
     int64_t first, last; /* steps; last is -1 while it lasts */
@@ -162,14 +189,15 @@ int core_again(core_run *run, int32_t attempt, int64_t last);
 int core_limit(core_run *run, int32_t attempt, int64_t limit, const int64_t *points, int32_t count);
 /* Fold `rows` rows of one attempt, each of ROW_TOTALS + 2 * phases values, in ascending number. A number that is more than
  * one above that before stands for several steps. */
-int core_fold(core_run *run, int32_t attempt, const int64_t *values, int64_t rows, int32_t phases, core_step_taken taken,
-              void *context, core_counts *counts);
+int core_fold(core_run *run, int32_t attempt, const int64_t *values, int64_t rows, int32_t phases, core_counts *counts);
 /* The rows of a step block, whose phases are those of the attempt. Refused where it cannot be decoded. */
 int core_fold_block(core_run *run, int32_t attempt, const core_block *block, core_counts *counts);
 /* The same of blocks of several attempts, one after the other: `rows[i]` rows of `attempts[i]`, of as many phases as it has now;
  * `size` is the number of all values. */
 int core_fold_blocks(core_run *run, const int32_t *attempts, const int64_t *rows, int64_t blocks, const int64_t *values,
                      int64_t size, core_counts *counts);
+/* Who is told of rows from now on; NULL for nobody. It is no part of a snapshot. */
+int core_watch(core_run *run, const core_watcher *watcher);
 /* No more rows will come: the first step is fixed, and its group waits for it no longer. */
 int core_end(core_run *run, int32_t attempt);
 /* The rank was not heard of: its group goes on without it until it has rows again. */
@@ -178,6 +206,8 @@ int core_absent(core_run *run, int32_t attempt);
 int core_read(const core_run *run, int32_t attempt, int64_t *values);
 /* The same of all attempts, READ_COUNT values each. */
 int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
+/* The last step of a group that was compared, -1 before the first. */
+int64_t core_settled(const core_run *run, int32_t group);
 /* The waiting for a stage of a pipeline, in ns, and in how many steps there was some. */
 int core_read_stage(const core_run *run, int32_t group, int32_t stage, int64_t *caused_ns, int64_t *steps);
 /* The newest stretches in which the rank was slow; returns how many, at most CORE_STRETCHES_MAX. */

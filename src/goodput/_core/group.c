@@ -60,6 +60,7 @@ static void pop_into_taken(attempt *one)
         one->taken.within += next->within;
         one->taken.length += next->length;
         one->taken.beginning |= next->beginning;
+        one->taken.counted &= next->counted;
     } else {
         one->taken = *next;
         one->is_taken = true;
@@ -179,8 +180,8 @@ static int64_t newest(const attempt *one)
     return one->queued ? one->waiting[(one->head + one->queued - 1) & (one->room - 1)].last : reached(one);
 }
 
-/* Let a folded row wait for those of the others of its group. */
-void group_wait(core_run *run, attempt *one, const span *step)
+/* Let a folded row wait for those of the others of its group; `is_new` if its rank has made no later step before. */
+void group_wait(core_run *run, attempt *one, const span *step, bool is_new)
 {
     group *own = &run->groups[one->group];
     if (own->count < 2) {
@@ -192,7 +193,7 @@ void group_wait(core_run *run, attempt *one, const span *step)
     bool was_lacking = is_lacking(run, one);
     one->is_absent = false;
     if (step->first <= own->settled || step->first <= newest(one) || one->queued == CORE_PENDING_MAX)
-        one->late_rows++;
+        one->late_rows += is_new;
     else
         one->waiting[(one->head + one->queued++) & (one->room - 1)] = *step;
     own->lacking += is_lacking(run, one) - was_lacking;

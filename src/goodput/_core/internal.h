@@ -39,12 +39,14 @@ typedef struct {
     int64_t first, last; /* step indexes */
     int64_t communication, own;
     int64_t within, length; /* the part of communication and of the steps that lies in the attempt's bound */
-    int64_t beginning; /* 1 if the attempt's first step is among them */
+    int32_t beginning; /* 1 if the attempt's first step is among them */
+    int32_t counted;   /* 1 if they end in the attempt's bound */
 } span;
 
 /* An attempt's first step until its compiling is fixed. */
 typedef struct {
     int64_t inside[ROW_STATES], threshold_ns;
+    int64_t step;
     int64_t part; /* how much of it lies in the attempt's bound */
     int64_t others;
     int64_t lengths[CORE_FIRST_OTHERS], works[CORE_FIRST_OTHERS];
@@ -87,6 +89,7 @@ typedef struct {
     judgement *last; /* of an attempt that another one followed */
     /* In its group: */
     int64_t straggler_ns, bubble_ns, caused_ns, caused_in_group_ns, matched_ns, compared_steps, last_steps, late_rows;
+    int64_t compared_own_ns, compared_count; /* own time of the compared steps, and their number, rows of several too */
     span *waiting; /* a ring of `room`, a power of two */
     int32_t room, head, queued;
     int32_t is_ended, is_absent, is_taken;
@@ -112,6 +115,7 @@ typedef struct {
 typedef struct {
     attempt *of;
     const span *step;
+    int64_t straggler_ns, bubble_ns; /* what is moved out of its communication, in the bound */
     bool is_last, is_longest, is_counted; /* the latter two of a pipeline */
 } compared;
 
@@ -132,6 +136,7 @@ typedef struct {
 
 struct core_run {
     int64_t least_stall_ns;
+    core_watcher watcher;
     layout *layouts;
     int32_t layout_count, layout_room;
     attempt *attempts;
@@ -182,10 +187,11 @@ const uint8_t *states_of(const core_run *run, const attempt *one);
 void fix_first(core_run *run, attempt *one);
 void limit_planned(const int64_t *longest_ns, int64_t threshold_ns, int64_t *states);
 void settle_beginning(int64_t *gap, bool is_single);
+void charge_first(const first_step *first, int64_t *states);
 
 /* group.c */
 bool group_reserve(core_run *run, attempt *one, int64_t rows);
-void group_wait(core_run *run, attempt *one, const span *step);
+void group_wait(core_run *run, attempt *one, const span *step, bool is_new);
 void group_settle(core_run *run, group *own);
 bool is_lacking(const core_run *run, const attempt *one);
 

@@ -132,8 +132,8 @@ static wide charge_unit(const schedule *found, const unit *own, compared *member
         int64_t waits = kept_part(found, beyond - hidden), covered = kept_part(found, hidden);
         wide busy = (wide)step->communication + step->own - found->kept / count;
         int64_t bubble = least_of(bubble_ns(found->of, busy), step->communication - waits - covered - for_rank - for_stage);
-        members[i].of->straggler_ns += within(step, waits) + within(step, covered) + within(step, for_rank) + within(step, for_stage);
-        members[i].of->bubble_ns += within(step, bubble);
+        members[i].straggler_ns = within(step, waits) + within(step, covered) + within(step, for_rank) + within(step, for_stage);
+        members[i].bubble_ns = within(step, bubble);
         members[i].is_last = !beyond;
         members[i].is_longest = !beyond && own->own_ns == found->longest_ns;
         in_group += within(step, waits);

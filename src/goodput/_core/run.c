@@ -248,6 +248,14 @@ int core_limit(core_run *run, int32_t index, int64_t limit, const int64_t *point
     return 0;
 }
 
+int core_watch(core_run *run, const core_watcher *watcher)
+{
+    if (!run)
+        return CORE_BAD_ARGUMENT;
+    run->watcher = watcher ? *watcher : (core_watcher){0};
+    return 0;
+}
+
 /* Let the group of an attempt go on without it. */
 static int leave(core_run *run, int32_t index, bool is_over)
 {
@@ -283,10 +291,8 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     memcpy(inside, one->inside, sizeof(one->inside));
     memcpy(values + READ_OUTSIDE, one->gaps, sizeof(one->gaps));
     if (one->first) {
-        int64_t first[ROW_STATES] = {0};
-        for (int i = 0; i < ROW_STATES; i++)
-            first[i == PRODUCTIVE || i == UNATTRIBUTED ? COMPILE : i] += one->first->inside[i];
-        share(first, one->first->part, sum_of(first, ROW_STATES));
+        int64_t first[ROW_STATES];
+        charge_first(one->first, first);
         for (int i = 0; i < ROW_STATES; i++)
             inside[i] += first[i];
         values[READ_PROVISIONAL] = 1;
@@ -299,6 +305,8 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_MATCHED] = one->matched_ns;
     values[READ_COMPARED_STEPS] = one->compared_steps;
     values[READ_LAST_STEPS] = one->last_steps;
+    values[READ_COMPARED_OWN] = one->compared_own_ns;
+    values[READ_COMPARED_COUNT] = one->compared_count;
     values[READ_LATE_ROWS] = one->late_rows;
     values[READ_PENDING_ROWS] = one->queued + one->is_taken;
     values[READ_LOST] = one->lost_ns;
@@ -345,6 +353,13 @@ int core_read_rates(const core_run *run, double *values, int64_t attempts)
     for (int32_t i = 0; i < run->count; i++)
         values[i] = peak_rate(&run->attempts[i].peak);
     return 0;
+}
+
+int64_t core_settled(const core_run *run, int32_t group_index)
+{
+    if (!run || group_index < 0 || group_index >= run->group_count)
+        return CORE_BAD_ARGUMENT;
+    return run->groups[group_index].settled;
 }
 
 int core_read_stage(const core_run *run, int32_t group_index, int32_t stage, int64_t *caused_ns, int64_t *steps)

@@ -104,14 +104,15 @@ static void save_first(stream *to, attempt *one)
         return;
     FIELD(*one->first);
     check(to, one->first->others >= 0 && one->first->others < CORE_FIRST_OTHERS && one->rows > 0 &&
-                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 2) &&
+                  are_values(one->first->inside, ROW_STATES) && are_values(&one->first->threshold_ns, 3) &&
                   are_values(one->first->lengths, CORE_FIRST_OTHERS) && are_values(one->first->works, CORE_FIRST_OTHERS));
 }
 
 static bool is_span(const span *one)
 {
     return one->first <= one->last && one->first >= -VALUE_MAX && one->last >= 0 && one->last <= VALUE_MAX &&
-           are_values(&one->communication, 4) && one->within <= one->communication && (one->beginning == 0 || one->beginning == 1);
+           are_values(&one->communication, 4) && one->within <= one->communication && (one->beginning == 0 || one->beginning == 1) &&
+           (one->counted == 0 || one->counted == 1);
 }
 
 static void save_last(stream *to, attempt *one)
@@ -198,10 +199,10 @@ static void save_sums(stream *to, attempt *one)
     int64_t *sums[] = {&one->rows, &one->steps, &one->usual_steps, &one->device_ns, &one->compute_ns, &one->saved_ns, &one->clamped,
                        &one->straggler_ns, &one->bubble_ns, &one->caused_ns, &one->caused_in_group_ns, &one->matched_ns,
                        &one->compared_steps, &one->last_steps, &one->late_rows, &one->lost_ns, &one->lost_steps,
-                       &one->kept_samples, &one->work, &one->row_number, &one->end_ns,
+                       &one->kept_samples, &one->work, &one->compared_own_ns, &one->compared_count, &one->row_number, &one->end_ns,
                        &one->samples, &one->samples_total, &one->device_total_ns};
     for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
-        if (i < 19)
+        if (i < 21)
             FIELD(*sums[i]);
         check(to, are_values(sums[i], 1));
     }

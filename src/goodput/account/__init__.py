@@ -6,8 +6,9 @@ step), `fold` (one attempt's sums), `straggler` and `slow_ranks` (ranks compared
 the document. No I/O and no clock.
 """
 
-from goodput.account.account import Account, compute
+from goodput.account.account import Account
 from goodput.account.attempts import ABANDONED, DECLARED, Attempt, EndMark, Event, Row, Run
+from goodput.account.by_core.compute import compute
 from goodput.account.document import document
 from goodput.account.facts import END_REASONS, FINAL_STATUSES
 

@@ -1,9 +1,6 @@
 """The account of a run: every rank's time while it was expected, each nanosecond in one state.
 
-The states of a rank sum to its wall time exactly, and ratios are computed from sums. `compute` takes a run whose rows
-are at hand; `Engine` takes rows one by one. Cost: about 10 us per step and rank.
-
-    account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
+The states of a rank sum to its wall time exactly, and ratios are computed from sums. `Engine` takes rows one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from operator import add, mul
 from typing import Any, NamedTuple
@@ -21,25 +18,27 @@ from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
-from goodput.account.facts import FINAL_STATUSES, Facts, Key, RankRange, gaps, gather
-from goodput.account.fold import PRODUCTIVE, Fold, PaidOnce
+from goodput.account.facts import FINAL_STATUSES, Facts, Key, RankRange, gaps
+from goodput.account.fold import Fold
 from goodput.account.hardware import energy_mj, is_cut, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.mfu.peaks import peak
-from goodput.account.rank_groups import Groups, SummedStartGroups, summed_ends
+from goodput.account.rank_groups import Groups
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.resume import KEEP_ALL, Restart, provisional_limit
 from goodput.account.sampled_stacks import sampled_ranks
 from goodput.account.slow_ranks.peers import Peers, peers_of
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
-from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.account.states import BEGINNING, INDEX, PHASE_STATES, vector
+from goodput.account.stall_threshold import PlannedLimits
+from goodput.account.states import BEGINNING, INDEX, PHASE_STATES, PRODUCTIVE, UNATTRIBUTED, vector
 from goodput.account.straggler import Straggler, sum_stragglers
-from goodput.defaults import CPU_NAME, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER, STALL_SECONDS
+from goodput.defaults import CPU_NAME, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.slices import Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks
 
 _UNOBSERVED = INDEX["unobserved"]
+# What the first start of a run costs; its steps and those of later starts cost the rest.
+_FIRST_START = (*BEGINNING, INDEX["queue"])
 
 DECLARED_KEPT = (
     *("host", "role", "worker", "dtype", "stage", "devices", "microbatches", "flops_unknown"),
@@ -96,7 +95,7 @@ class Account:
     allocated_ns: int = 0  # the run's time without that between two allocations
     loader: LoaderSummary = field(default_factory=LoaderSummary)
     stacks: list[tuple[int, SampledStacks]] = field(default_factory=list)  # by rank, of the sampled ones
-    once: list[int] = field(default_factory=vector)  # GPU-ns per state that are fold.PaidOnce
+    once: list[int] = field(default_factory=vector)  # GPU-ns per state that are PaidOnce
     total_steps: int | None = None  # declared
     next_step: int | None = None  # after the last kept step; None in a part of the run
     unmeasured: int = 0  # steps that were timed without phases, within the overhead budget
@@ -242,6 +241,44 @@ class Account:
         """Mean price in dollars over the ranks that declare one."""
         prices = [price for price in self.of("gpu_hour_cost") if price is not None]
         return sum(prices) / len(prices) if prices else None
+
+
+class PaidOnce:
+    """GPU-ns per state that a run pays once, however many steps it makes: at its first start and at its end.
+
+    The end is what follows the last step of a finished run: its unattributed time, and a state that has time nowhere
+    else, such as a single checkpoint at the end.
+    """
+
+    def __init__(self, facts: Facts):
+        self._first = min(facts.starts, default=None)
+        self._last = max(facts.starts, default=None) if facts.status == "finished" else None
+        self._start, self._end = vector(), vector()
+
+    def add(self, number: int, spent: Sequence[int], ending: Sequence[int]) -> None:
+        """GPU-ns by state of attempts of this number, and the part of them that follows the last step."""
+        if number == self._first:
+            for i in BEGINNING:
+                self._start[i] += spent[i]
+        if number == self._last:
+            self._end = list(map(add, self._end, ending))
+
+    def add_gap(self, attempt: Attempt | None, state: int, gpu_ns: int) -> None:
+        """Time without an attempt, before `attempt` or, with None, after the rank's last."""
+        if attempt is None:
+            self._end[state] += gpu_ns if state == UNATTRIBUTED and self._last is not None else 0
+        elif attempt.attempt == self._first and state in _FIRST_START:
+            self._start[state] += gpu_ns
+
+    def total(self, whole: list[int]) -> list[int]:
+        """`whole` is the run's GPU-ns by state."""
+        if self._last is None:
+            return self._start
+        only = (i == UNATTRIBUTED or ns == whole[i] for i, ns in enumerate(self._end))
+        return [
+            max(start, end if is_only else 0)
+            for start, end, is_only in zip(self._start, self._end, only, strict=True)
+        ]
 
 
 class FoldSums(NamedTuple):
@@ -390,37 +427,6 @@ def account_of(
         committed = provisional_limit(run, facts.points)
         result.committed_step = committed if 0 <= committed < KEEP_ALL else None
     return result
-
-
-def compute(
-    run: Run,
-    now_ns: int,
-    *,
-    stall_seconds: float = STALL_SECONDS,
-    stale_seconds: float | None = None,
-    known_only: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-) -> Account:
-    """The account of `run` at `now_ns` (unix ns).
-
-    `stall_seconds` is the least length of a stall. With `stale_seconds`, an attempt without a report for
-    that long is `unobserved` from its last report on; without, a process last seen alive counts as alive. With
-    `known_only` the account of a running run ends at the last moment up to which all its ranks were observed, so
-    nothing is guessed; else each rank is taken to be still in its last phase. `window` (start_ns, end_ns) limits
-    the account to a part of the run, either end None for the run's own; steps are still kept or lost by the whole run.
-    """
-    lengths = StepLengths.for_threshold(stall_seconds)
-    for attempt in run.attempts.values():
-        lengths.add_rows(attempt.ordered_rows())
-    threshold = lengths.threshold_ns(stall_seconds, run.stepping())
-    ends = summed_ends(run.attempts) if run.is_of_pages else {}
-    groups_type = partial(SummedStartGroups, ends=ends) if ends else Groups
-    engine = Engine(run, gather(run, now_ns, threshold, stale_seconds, known_only, window), groups_type)
-    for own in engine.facts.by_rank.values():
-        for attempt in own:
-            for row in attempt.ordered_rows():
-                engine.row((attempt.rank, attempt.attempt), row)
-    return engine.finish()
 
 
 def _share_of(done: list[float | None], most: float | None) -> float | None:

@@ -10,10 +10,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
 from goodput.account.collectives.operation_sums import NO_SUMS, OperationSums
+from goodput.account.states import state_of
 from goodput.wire.sampled_stacks import NO_STACKS, SampledStacks
 
 
@@ -316,3 +318,32 @@ class Run:
         for attempt in sorted(self.attempts.values(), key=attrgetter("rank", "start_ns", "attempt")):
             ranks.setdefault(attempt.rank, []).append(attempt)
         return ranks
+
+
+def has_time(attempt: Attempt, phase: str, *more: Sequence[int]) -> bool:
+    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates.
+
+    `more` are totals besides the newest that it reported.
+    """
+    if phase not in attempt.phase_states:
+        return False
+    if phase not in attempt.phases:
+        return True  # Of a run log, which names the phases that have time.
+    column = attempt.phases.index(phase)
+    return any(totals[column] > 0 for totals in (attempt.totals, *more) if len(totals) > column)
+
+
+def states_of_phases(attempt: Attempt) -> tuple[int, ...]:
+    """The state of each of an attempt's phases, the same object for ranks whose phases are alike."""
+    return _states_of(attempt.phases, tuple(attempt.phase_states.items()))
+
+
+@lru_cache(maxsize=1024)
+def _states_of(phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    states = dict(user_states)
+    return tuple(state_of(name, states) for name in phases)
+
+
+def padded(values: Sequence[int], width: int) -> tuple[int, ...]:
+    """Pad with zeros: rows from before further user phases were defined have fewer columns."""
+    return tuple(values[:width]) + (0,) * (width - len(values))

@@ -12,34 +12,34 @@ from array import array
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from math import inf
 from operator import add, sub
 
-from goodput.account.attempts import Attempt, Row
-from goodput.account.facts import Bound, Facts
+from goodput.account.attempts import Attempt, Row, has_time, padded, states_of_phases
+from goodput.account.facts import Bound
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.slow_phase import PhaseTimes
 from goodput.account.stall_threshold import NOTED_NS, PLANNED_LEAST_NS, PlannedLimits
 from goodput.account.states import (
-    BEGINNING,
+    CHECKPOINT,
+    COMMUNICATION,
+    COMPILE,
     INDEX,
     NOTHING,
-    PHASE_STATES,
     PLANNED,
+    PRODUCTIVE,
+    ROLLOUT,
+    STALL,
     STATES,
-    USER_STATES,
+    UNATTRIBUTED,
     fit,
     move,
     share,
+    state_of,
     vector,
 )
 
-PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
-CHECKPOINT, STALL, ROLLOUT = INDEX["checkpoint"], INDEX["stall"], INDEX["rollout"]
-UNATTRIBUTED, _STARTUP, _LOST = (INDEX[s] for s in ("unattributed", "startup", "lost"))
-# What the first start of a run costs; its steps and those of later starts cost the rest.
-_FIRST_START = (*BEGINNING, INDEX["queue"])
+_STARTUP, _LOST = INDEX["startup"], INDEX["lost"]
 _PLANNED = tuple(INDEX[state] for state in PLANNED)
 _UNPLANNED = tuple(i for i in range(len(STATES)) if i not in _PLANNED)
 _BEFORE_STEPS = tuple(
@@ -462,19 +462,6 @@ class Fold:
             _limit(tail, state, limit_ns)
 
 
-def has_time(attempt: Attempt, phase: str, *more: Sequence[int]) -> bool:
-    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates.
-
-    `more` are totals besides the newest that it reported.
-    """
-    if phase not in attempt.phase_states:
-        return False
-    if phase not in attempt.phases:
-        return True  # Of a run log, which names the phases that have time.
-    column = attempt.phases.index(phase)
-    return any(totals[column] > 0 for totals in (attempt.totals, *more) if len(totals) > column)
-
-
 def ascending(values: Sequence[int], before: array) -> array:
     """`values` and `before`, which is ascending, as an ascending array of its own: of four bytes each, if they fit."""
     if 8 * len(values) <= len(before):
@@ -492,17 +479,6 @@ def median(ordered: array) -> int:
     return ordered[half] if len(ordered) % 2 else int((ordered[half - 1] + ordered[half]) / 2)
 
 
-def state_of(phase: str, user_states: dict[str, str]) -> int:
-    """Index of the state that a phase maps to."""
-    state = PHASE_STATES.get(phase) or user_states.get(phase)
-    return INDEX[state] if state in USER_STATES else UNATTRIBUTED
-
-
-def states_of_phases(attempt: Attempt) -> tuple[int, ...]:
-    """The state of each of an attempt's phases, the same object for ranks whose phases are alike."""
-    return _states_of(attempt.phases, tuple(attempt.phase_states.items()))
-
-
 def states_of_all(attempts: Iterable[Attempt]) -> list[tuple[int, ...]]:
     """`states_of_phases` of each."""
     shared: dict[int, tuple[int, ...]] = {}  # by the phases that attempts without states of their own share
@@ -515,17 +491,6 @@ def states_of_all(attempts: Iterable[Attempt]) -> list[tuple[int, ...]]:
                 shared[id(one.phases)] = states
         found.append(states)
     return found
-
-
-@lru_cache(maxsize=1024)
-def _states_of(phases: tuple[str, ...], user_states: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
-    states = dict(user_states)
-    return tuple(state_of(name, states) for name in phases)
-
-
-def padded(values: Sequence[int], width: int) -> tuple[int, ...]:
-    """Pad with zeros: rows from before further user phases were defined have fewer columns."""
-    return tuple(values[:width]) + (0,) * (width - len(values))
 
 
 def _settled_gap(gap: list[int], first: bool, single: bool, threshold: int) -> list[int]:
@@ -554,41 +519,3 @@ def _limit(states: list[int], state: int, limit_ns: int) -> None:
     if excess > 0:
         states[state] -= excess
         states[STALL] += excess
-
-
-class PaidOnce:
-    """GPU-ns per state that a run pays once, however many steps it makes: at its first start and at its end.
-
-    The end is what follows the last step of a finished run: its unattributed time, and a state that has time nowhere
-    else, such as a single checkpoint at the end.
-    """
-
-    def __init__(self, facts: Facts):
-        self._first = min(facts.starts, default=None)
-        self._last = max(facts.starts, default=None) if facts.status == "finished" else None
-        self._start, self._end = vector(), vector()
-
-    def add(self, number: int, spent: Sequence[int], ending: Sequence[int]) -> None:
-        """GPU-ns by state of attempts of this number, and the part of them that follows the last step."""
-        if number == self._first:
-            for i in BEGINNING:
-                self._start[i] += spent[i]
-        if number == self._last:
-            self._end = list(map(add, self._end, ending))
-
-    def add_gap(self, attempt: Attempt | None, state: int, gpu_ns: int) -> None:
-        """Time without an attempt, before `attempt` or, with None, after the rank's last."""
-        if attempt is None:
-            self._end[state] += gpu_ns if state == UNATTRIBUTED and self._last is not None else 0
-        elif attempt.attempt == self._first and state in _FIRST_START:
-            self._start[state] += gpu_ns
-
-    def total(self, whole: list[int]) -> list[int]:
-        """`whole` is the run's GPU-ns by state."""
-        if self._last is None:
-            return self._start
-        only = (i == UNATTRIBUTED or ns == whole[i] for i, ns in enumerate(self._end))
-        return [
-            max(start, end if is_only else 0)
-            for start, end, is_only in zip(self._start, self._end, only, strict=True)
-        ]

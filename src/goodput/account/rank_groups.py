@@ -7,7 +7,6 @@ communication is the smallest of a step's ranks; the culprit of a step is the ra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from operator import add
 
 from goodput.account.attempts import Attempt
 from goodput.account.fold import Fold
@@ -262,57 +261,6 @@ class Groups:
         fold.straggler_ns += straggler_ns
         fold.bubble_ns += _inside(member, bubble_ns)
         return straggler_ns
-
-
-def summed_ends(attempts: Mapping[Key, Attempt]) -> dict[Key, int]:
-    """The last step of each attempt's first row, of the attempts whose first row sums several steps."""
-    return {
-        key: attempt.rows[attempt.first_number].step
-        for key, attempt in attempts.items()
-        if attempt.first_number > 1 and attempt.first_number in attempt.rows
-    }
-
-
-class SummedStartGroups(Groups):
-    """Groups of pages, whose rings begin at different steps: what a rank did before is its first row's sum.
-
-    The steps up to `ends`, see `summed_ends`, are compared as one sum for each rank. Ranks whose sums have different
-    numbers of steps are not compared there.
-    """
-
-    def __init__(self, folds: Mapping[Key, Fold], ends: Mapping[Key, int]):
-        super().__init__(folds)
-        self._ends: dict[tuple[int, str], int] = {}
-        for key, end in ends.items():
-            if key in folds:
-                group = self.group_of(key)
-                self._ends[group] = max(end, self._ends.get(group, end))
-        self._sums: dict[Key, tuple[int, ...]] = {}  # steps, then what is compared
-
-    def add(
-        self, key: Key, step: int, count: int, compared: tuple[int, int, int, int], first: bool = False
-    ) -> None:
-        """As Groups.add; what is summed is compared when all steps are known."""
-        if step > self._ends.get(self.group_of(key), -1):
-            super().add(key, step, count, compared, first)
-            return
-        before = self._sums.get(key, (0,) * 5)
-        self._sums[key] = tuple(map(add, before, (count, *compared)))
-
-    def _is_due(self) -> bool:
-        return False  # The sums come first, and a page has few rows.
-
-    def flushing(self) -> Slices[None]:
-        """Compare the sums, then all other steps in order, in slices."""
-        yield
-        alike: dict[tuple[tuple[int, str], int], list[tuple]] = {}
-        for key, (count, *compared) in sorted(self._sums.items()):
-            alike.setdefault((self.group_of(key), count), []).append((key, *compared))
-        for (group, _), members in sorted(alike.items()):
-            # In how many of the summed steps a rank was the last one is not known: none of them counts for that.
-            self._settle(self._ends[group], 0, members, noted=True)
-        self._sums.clear()
-        yield from super().flushing()
 
 
 def _inside(member: tuple, ns: int) -> int:

@@ -28,6 +28,9 @@ MEANINGS = {
 }
 STATES = tuple(MEANINGS)
 INDEX = {state: i for i, state in enumerate(STATES)}
+PRODUCTIVE, COMMUNICATION, COMPILE = INDEX["productive"], INDEX["communication"], INDEX["compile"]
+CHECKPOINT, STALL, ROLLOUT = INDEX["checkpoint"], INDEX["stall"], INDEX["rollout"]
+UNATTRIBUTED = INDEX["unattributed"]
 BEGINNING = tuple(INDEX[state] for state in ("startup", "restore", "compile"))  # of an attempt
 
 PHASE_STATES = {
@@ -48,6 +51,13 @@ PHASE_STATES = {
 USER_STATES = (*sorted(set(PHASE_STATES.values())), "startup")
 # Time in these states is planned, so it is no stall.
 PLANNED = ("checkpoint", "evaluation", "rollout", "restore", "compile")
+
+
+def state_of(phase: str, user_states: dict[str, str]) -> int:
+    """Index of the state that a phase maps to."""
+    state = PHASE_STATES.get(phase) or user_states.get(phase)
+    # Only a run log has `launch` as a phase.
+    return INDEX[state] if state in USER_STATES or phase == state == "launch" else UNATTRIBUTED
 
 
 def vector() -> list[int]:

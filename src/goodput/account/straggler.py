@@ -18,12 +18,12 @@ from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.derived import Derived
-from goodput.account.fold import COMMUNICATION
-from goodput.account.rank_groups import Groups, Key
+from goodput.account.facts import Key
+from goodput.account.rank_groups import Groups
 from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
-from goodput.account.states import INDEX, STATES
+from goodput.account.states import COMMUNICATION, INDEX, STATES
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 # A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
@@ -35,6 +35,8 @@ EXPLAINED_RATIO_MIN = 0.5
 WAITING_SHARE_MIN = 0.05
 # A rank or stage that others wait for in fewer steps than this is slow at times, as a few long batches make one.
 LAST_SHARE_MIN = 0.1
+# In fewer steps than this one long batch, or one pause of the machine, makes a rank slower than its peers.
+STEPS_MIN = 8
 # A stage also only if waiting for it is this part of the steps. Stages never have quite the same work: the last one has the
 # loss, the first one the embedding, and layers move as a whole.
 STAGE_STEP_SHARE_MIN = 0.025
@@ -113,17 +115,24 @@ class Straggler:
         """The slow rank that is most waited for.
 
         It must explain WAITING_SHARE_MIN of all waiting, and EXPLAINED_RATIO_MIN of what its group waits for it, and be waited
-        for in LAST_SHARE_MIN of the steps.
+        for in LAST_SHARE_MIN of the steps, of which there must be STEPS_MIN.
         """
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
         by_cause = sorted((-ns, rank) for rank, ns in self.caused_ns.items() if ns >= least_ns)
         for caused, rank in by_cause:
+            if self._steps_of(rank) < STEPS_MIN:
+                continue
             if self.last_steps.get(rank, 0) < LAST_SHARE_MIN * self.compared_steps.get(rank, 0):
                 continue
             explained = self._explained(rank)
             if explained >= EXPLAINED_RATIO_MIN and -caused * min(explained, 1.0) >= least_ns:
                 return rank
         return None
+
+    def _steps_of(self, rank: int) -> float:
+        """The steps in which a rank is compared; of rows of several steps those of which its own time is known."""
+        own = sum(self.steps[key] for key in self._attempts.get(rank, ()))
+        return max(own, self.compared_steps.get(rank, 0))
 
     def slowness(self, rank: int) -> float:
         """A rank's own time over what it would be at the median of its peers."""
@@ -332,8 +341,11 @@ class Straggler:
         """
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, STAGE_STEP_SHARE_MIN * self.length_ns, 1)
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
-            compared = (n for rank, n in self.compared_steps.items() if self.stages.get(rank) == stage)
-            if self.stage_last_steps.get(stage, 0) < LAST_SHARE_MIN * max(compared, default=0):
+            ranks = [rank for rank, own in self.stages.items() if own == stage]
+            compared = max((self.compared_steps.get(rank, 0) for rank in ranks), default=0)
+            if self.stage_last_steps.get(stage, 0) < LAST_SHARE_MIN * compared:
+                continue
+            if max(map(self._steps_of, ranks), default=0) < STEPS_MIN:
                 continue
             own_ns = usual_ns = explained_ns = 0.0
             for steps, stages, means in self._staged:

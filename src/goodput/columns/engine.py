@@ -6,10 +6,9 @@ from copy import copy
 
 import numpy as np
 
-from goodput.account.account import Engine, FoldSums
+from goodput.account.account import Engine, FoldSums, PaidOnce
 from goodput.account.attempts import Run
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import PaidOnce
 from goodput.account.resume import Restart
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import vector

@@ -11,20 +11,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from goodput.account.attempts import padded
 from goodput.account.facts import Key
-from goodput.account.fold import (
+from goodput.account.fold import median
+from goodput.account.stall_threshold import PLANNED_LEAST_NS
+from goodput.account.states import (
     CHECKPOINT,
     COMMUNICATION,
     COMPILE,
     PRODUCTIVE,
     STALL,
+    STATES,
     UNATTRIBUTED,
-    median,
-    padded,
+    share,
     state_of,
 )
-from goodput.account.stall_threshold import PLANNED_LEAST_NS
-from goodput.account.states import STATES, share
 from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared
 from goodput.columns.shares import VALUES_MAX, shares

@@ -16,20 +16,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from goodput.account.attempts import Row, padded
 from goodput.account.facts import Key
-from goodput.account.fold import (
+from goodput.account.fold import Fold
+from goodput.account.stall_threshold import NOTED_NS
+from goodput.account.states import (
     CHECKPOINT,
     COMMUNICATION,
     COMPILE,
+    INDEX,
+    PLANNED,
     PRODUCTIVE,
     STALL,
+    STATES,
     UNATTRIBUTED,
-    Fold,
-    padded,
 )
-from goodput.account.stall_threshold import NOTED_NS
-from goodput.account.states import INDEX, PLANNED, STATES
-from goodput.columns.attempts import row_of
 from goodput.columns.fold_table import UNKNOWN, FoldTable, RowFold
 from goodput.columns.groups import Compared, Times
 from goodput.columns.peak_throughput import add_steps
@@ -304,7 +305,7 @@ def _folding_alike(engine, to_state: tuple[int, ...], batch: Batch, at: np.ndarr
         with table.as_plain_fold(keys[place]) if len(own) >= PLAIN_PIECES else nullcontext():
             for piece in own:
                 if pieces.kinds[piece] in (OTHER, CROSSING):
-                    engine.row(keys[place], row_of(pieces.last_rows[:, piece].tolist()))
+                    engine.row(keys[place], _row_of(pieces.last_rows[:, piece].tolist()))
                 else:
                     pieces.add(table[keys[place]], piece)
     pieces.add_many(table, at, ends, lasts)
@@ -510,3 +511,8 @@ def _vectors(sums: Mapping[int, np.ndarray], count: int) -> np.ndarray:
     for state, own in sums.items():
         found[:, state] = own
     return found
+
+
+def _row_of(values: list[int]) -> Row:
+    number, step, start, end, samples, device, _, _, *phases = values
+    return Row(number, step, start, end, samples, tuple(phases[::2]), tuple(phases[1::2]), device)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.account.rank_groups import Groups, Key
+from goodput.account.facts import Key
+from goodput.account.rank_groups import Groups
 from goodput.account.slow_ranks.onset import HIT_RATIO_MIN, LOW_SPREADS_MIN, SPREADS_MIN, low_place
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.onsets import OnsetColumns

@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from goodput.account.account import DECLARED_KEPT, peak_of, typical
+from goodput.account.account import DECLARED_KEPT, PaidOnce, peak_of, typical
 from goodput.account.collectives.operation_sums import STATES as EXPOSED_STATES
 from goodput.account.collectives.operation_sums import Exposed, OperationSums
 from goodput.account.facts import Facts, gaps
-from goodput.account.fold import PaidOnce
 from goodput.account.hardware import energy_mj, idle_part
 from goodput.account.ranks import RankAccount, RankColumns
 from goodput.account.resume import Restart

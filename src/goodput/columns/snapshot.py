@@ -19,14 +19,13 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from goodput.account import Run
+from goodput.account import Attempt, Run
 from goodput.account.facts import Bound, Key
 from goodput.account.fold import Fold, ascending
 from goodput.account.peak_throughput import PeakThroughput
 from goodput.account.slow_ranks.onset import Onset
 from goodput.account.slow_ranks.pipeline import Pipeline
 from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.columns.attempts import ColumnAttempt
 from goodput.columns.engine import ColumnEngine
 from goodput.columns.fold_table import FoldTable
 from goodput.columns.groups import ColumnGroups, Compared
@@ -159,7 +158,7 @@ class FoldState(Struct, array_like=True):
     def lengths(self) -> StepLengths:
         return _step_lengths(self.step_lengths)
 
-    def restore_rows(self, key: Key, attempt: ColumnAttempt) -> None:
+    def restore_rows(self, key: Key, attempt: Attempt) -> None:
         """Let an attempt without rows know those that were folded, as if they had been dropped."""
         fold, known = self.folds[key], self.rows[key]
         attempt.top_number = attempt.trimmed = fold.number

@@ -8,10 +8,9 @@ import numpy as np
 
 from goodput.account.derived import Derived
 from goodput.account.facts import Key
-from goodput.account.fold import COMMUNICATION
 from goodput.account.slow_ranks.comparable import ComparableSums
 from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes
-from goodput.account.states import INDEX
+from goodput.account.states import COMMUNICATION, INDEX
 from goodput.account.straggler import Straggler, Unit, add_caused, add_steps, end_onsets
 from goodput.columns.fold_table import UNKNOWN, FoldTable
 from goodput.columns.groups import ColumnGroups

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from goodput.account.fold import PRODUCTIVE
+from goodput.account.states import PRODUCTIVE
 from goodput.compare.steps import Steps
 from goodput.estimates.mean import Interval, Mean, difference, mean_of, pooled
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from goodput.account import Attempt, EndMark, Run, document
-from goodput.account.by_core.compute import compute
+from goodput.account import Attempt, EndMark, Run, compute, document
 from goodput.causes import explain
 from goodput.rank_page.page import NS_MAX, PageError
 from goodput.rank_page.reader import Reader

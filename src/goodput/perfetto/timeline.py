@@ -92,7 +92,7 @@ class _Rank:
 class _Timeline:
     def __init__(self, file: File, log: OrderedLog, alignment: Alignment, replayed: Replayed):
         self._log, self._alignment, self._replayed = log, alignment, replayed
-        self._facts, self._steps = log.engine.facts, 0
+        self._facts, self._steps = log.facts, 0
         own = [one for attempts in self._facts.by_rank.values() for one in attempts]
         first_ns = min(alignment.shift((one.rank, one.attempt), one.start_ns) for one in own)
         self._origin_ns = min(first_ns, self._facts.start_ns) - AHEAD_NS
@@ -190,7 +190,7 @@ class _Timeline:
         bound = self._bound(attempt)
         end_ns = max(bound.end_ns, rank.end_ns)
         if end_ns > rank.end_ns:
-            is_stall = end_ns - rank.end_ns > self._facts.threshold_ns
+            is_stall = end_ns - rank.end_ns > self._replayed.account.threshold_ns
             name = (
                 "stall"
                 if is_stall and rank.has_step
@@ -250,7 +250,7 @@ class _Timeline:
         if not rank.has_step and begin_ns > rank.end_ns:
             self._slice_state(rank, attempt, rank.end_ns, begin_ns, "startup")
         elif (
-            rank.has_step and line.count == 1 and end_ns - rank.end_ns - planned_ns > self._facts.threshold_ns
+            rank.has_step and line.count == 1 and end_ns - rank.end_ns - planned_ns > self._replayed.account.threshold_ns
         ):
             self._end_lost(rank, attempt)
             self._slice_state(rank, attempt, rank.end_ns, end_ns, "stall")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 
 from goodput.account.account import Account
-from goodput.account.fold import PRODUCTIVE
 from goodput.account.mfu.peaks import shares
+from goodput.account.states import PRODUCTIVE
 from goodput.probe import kept
 
 _RANKS = re.compile(r"(\d+) ranks")

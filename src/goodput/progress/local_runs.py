@@ -15,8 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from goodput.account import FINAL_STATUSES, Account, Attempt, Run, document
-from goodput.account.by_core.compute import compute
+from goodput.account import FINAL_STATUSES, Account, Attempt, Run, compute, document
 from goodput.account.hang import verdict, without_stack
 from goodput.account.rank_status import rank_status
 from goodput.account.text.answer import with_hang

@@ -49,6 +49,7 @@ def complete_attempts(found: RunTrack) -> None:
         attempt.world_size, attempt.devices = attempt.world_size or ranks, attempt.devices or 1
         attempt.seen_ns = max(attempt.last_ns, attempt.start_ns)
         found.run.attempts[rank, number] = attempt
+    found.phases.set_phases(found.run.attempts.values())
 
 
 def note_contradictions(found: RunTrack, problems: Problems) -> None:

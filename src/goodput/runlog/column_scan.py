@@ -63,11 +63,12 @@ class ColumnScan(Scan):
         if new_numbers is None or not _are_in_order(found, lines, by_line):
             return False
         for row, line in lines.others:
-            _, track = found.tracks[found.attempt[row]]
+            run_track, track = found.tracks[found.attempt[row]]
+            run_track.phases.add((*(line.phases or ()), *filter(None, (line.phase,))))
             track.attempt.has_rollout |= has_rollout(line, track.attempt.phase_states)
             self._take_other(lines.number + row, track, line)
         _note_times(found, lines, by_line)
-        _note_rollouts(found, lines)
+        _note_phases(found, lines)
         _note_steps(found, steps, by_step, new_numbers)
         self.last_run = found.last_run.run.name
         self.problems.lines = lines.number + len(lines.lines) - 1
@@ -140,8 +141,12 @@ def _note_times(found: BlockAttempts, lines: LineColumns, by_line: Grouped) -> N
     lasts = lines.time_ns[by_line.rows[by_line.begins[1:] - 1]].tolist()
     starts = (lines.time_ns - lines.length)[by_line.rows]
     earliest = np.minimum.reduceat(starts, by_line.begins[:-1]).tolist()
-    for (run_track, track), last_ns, start_ns in zip(found.tracks, lasts, earliest, strict=True):
+    last_rows = by_line.rows[by_line.begins[1:] - 1].tolist()
+    for (run_track, track), last_ns, start_ns, row in zip(
+        found.tracks, lasts, earliest, last_rows, strict=True
+    ):
         attempt = track.attempt
+        track.last_number = lines.number + row
         track.high_ns = last_ns
         run_track.high_ns = max(run_track.high_ns, last_ns)
         attempt.last_ns = max(attempt.last_ns, last_ns)
@@ -149,16 +154,25 @@ def _note_times(found: BlockAttempts, lines: LineColumns, by_line: Grouped) -> N
             attempt.start_ns = min(attempt.start_ns, start_ns)
 
 
-def _note_rollouts(found: BlockAttempts, lines: LineColumns) -> None:
-    """Note which attempts have time of a phase that counts as a rollout."""
-    names = set[str]().union(*(line.phases for line in lines.lines if type(line) is StepLine))
-    names.update(lines.lines[row].phase for row in lines.phase_rows)
+def _note_phases(found: BlockAttempts, lines: LineColumns) -> None:
+    """Note which phases occur, and which attempts have time of one that counts as a rollout."""
+    names, runs = _names(lines.lines), {id(run): run for run, _ in found.tracks}
+    of_run = np.array([id(run) for run, _ in found.tracks])[found.attempt]
+    for at, run in runs.items():
+        own = [] if len(runs) == 1 else np.flatnonzero(of_run == at).tolist()
+        run.phases.add(_names([lines.lines[row] for row in own]) if own else names)
     for number, (_, track) in enumerate(found.tracks):
         attempt, states = track.attempt, track.attempt.phase_states
         if attempt.has_rollout or not any(states.get(name, name) == "rollout" for name in names):
             continue
         rows = np.flatnonzero(found.attempt == number).tolist()
         attempt.has_rollout = any(_has_rollout(lines, row, states) for row in rows)
+
+
+def _names(lines: list) -> set[str]:
+    names = set[str]().union(*(line.phases for line in lines if type(line) is StepLine))
+    names.update(line.phase for line in lines if type(line) is PhaseLine)
+    return names
 
 
 def _has_rollout(lines: LineColumns, row: int, states: dict[str, str]) -> bool:
@@ -174,15 +188,11 @@ def _note_steps(
 ) -> None:
     """As AttemptTrack.step and the rest of Scan._add for each."""
     ends, numbers = steps.end[by_step.rows].tolist(), steps.step[by_step.rows].tolist()
-    counts, lengths = steps.count[by_step.rows], steps.length[by_step.rows]
-    is_measured = counts == 1
     begins = by_step.begins.tolist()
     for (_, track), ranges, (low, high) in zip(found.tracks, new_numbers, pairwise(begins), strict=True):
         if low == high:
             continue
         attempt = track.attempt
-        if track.step_ns is None:
-            is_measured[low] = False
         if attempt.first_step is None:
             attempt.first_number, attempt.first_step = ends[low], ranges[0][0]
         last = ends[high - 1], numbers[high - 1]
@@ -190,8 +200,3 @@ def _note_steps(
         attempt.rows_end_ns, attempt.end_step = max((attempt.rows_end_ns, attempt.end_step), last)
         for one in ranges:
             track.numbers.add(*one)
-    if len({id(track.lengths) for _, track in found.tracks}) == 1:  # all of one run
-        found.tracks[0][1].lengths.add_ns(lengths[is_measured])
-        return
-    for (_, track), (low, high) in zip(found.tracks, pairwise(begins), strict=True):
-        track.lengths.add_ns(lengths[low:high][is_measured[low:high]])

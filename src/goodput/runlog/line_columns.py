@@ -6,7 +6,7 @@ no columns; it is parsed line by line.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,8 +26,6 @@ from goodput.runlog.lines import (
 )
 
 _TIME_CHARACTERS_MAX, _WHOLE_DIGITS_MAX = 32, 10
-# What a digit is worth in ns, from the tenth after the point, which is cut off, to the tenth before it.
-_POWERS = np.array([0, *(10**power for power in range(19))])
 _OPEN, _CLOSE, _NEWLINE, _MINUS, _POINT, _ZERO = b"{}\n-.0"
 
 
@@ -68,6 +66,24 @@ class _End(_Placed, tag="end", gc=False):
 _decode = msgspec.json.Decoder(StepLine | PhaseLine | _Checkpoint | _Beat | _End).decode_lines
 
 
+class Lines(NamedTuple):
+    """Steps and phases, of which each has the attributes of StepLine or PhaseLine: arrays by line.
+
+    `numbers` are those in the file, `attempt` says whose a line is.
+    """
+
+    lines: list
+    numbers: np.ndarray
+    time_ns: np.ndarray
+    length: np.ndarray
+    is_step: np.ndarray
+    attempt: np.ndarray
+
+    def chosen(self, rows: np.ndarray) -> Lines:
+        """Those in these rows."""
+        return Lines([self.lines[row] for row in rows.tolist()], *(values[rows] for values in self[1:]))
+
+
 class LineColumns:
     """The lines of a block: arrays by line, and those of `StepColumns` by step.
 
@@ -85,7 +101,7 @@ class LineColumns:
         self.length = np.zeros(len(lines), np.int64)
         for rows in (self.step_rows, self.phase_rows):
             if len(rows):
-                self.length[rows] = _nanoseconds([lines[row].seconds for row in rows])
+                self.length[rows] = nanoseconds([lines[row].seconds for row in rows])
 
     def steps(self, rows: np.ndarray) -> StepColumns:
         """The steps in these rows."""
@@ -99,10 +115,6 @@ class StepColumns:
         self.lines, self.end, self.length = lines, end, length
         self.step = _integers([line.step for line in lines])
         self.count = _integers([line.count for line in lines])
-
-    def device(self) -> np.ndarray:
-        """As Line.device_ns."""
-        return _nanoseconds([line.device_seconds for line in self.lines])
 
 
 def columns_of(number: int, block: bytes) -> LineColumns | None:
@@ -153,22 +165,24 @@ def times_ns(texts: list[Raw]) -> np.ndarray | None:
     if given.dtype.itemsize > _TIME_CHARACTERS_MAX:
         return None
     characters = given.view(np.uint8).reshape(len(texts), -1)
-    columns = np.arange(characters.shape[1])
-    lengths = np.char.str_len(given)
-    points = np.where((characters == _POINT).any(axis=1), (characters == _POINT).argmax(axis=1), lengths)
-    is_negative = characters[:, 0] == _MINUS
     digits = characters - _ZERO  # unsigned: what is no digit is larger
-    is_digit = digits <= 9
-    is_other = (columns == points[:, None]) | (columns >= lengths[:, None])
-    is_other[:, 0] |= is_negative
-    starts = is_negative.astype(np.int64)
-    leading = digits[np.arange(len(texts)), np.minimum(starts, columns[-1])]
-    whole = points - starts
+    is_point, is_digit, is_end = characters == _POINT, digits <= 9, characters == 0
+    is_negative = characters[:, 0] == _MINUS
+    is_end[:, 0] |= is_negative
+    points = np.where(is_point.any(axis=1), is_point.argmax(axis=1), (characters != 0).sum(axis=1))
+    is_known = is_digit | is_end
+    is_known[np.arange(len(texts)), np.minimum(points, characters.shape[1] - 1)] = True
+    digits *= is_digit
+    whole, leading = points - is_negative, digits[np.arange(len(texts)), is_negative.astype(np.int64)]
     fits = (whole < _WHOLE_DIGITS_MAX) | ((whole == _WHOLE_DIGITS_MAX) & (leading < 4))
-    if not (is_digit ^ is_other).all() or not (fits & (leading <= 9)).all():
+    if not is_known.all() or not (fits & (whole > 0)).all():
         return None
-    powers = points[:, None] - columns - (columns < points[:, None])
-    ns = (np.where(is_digit, digits, 0) * _POWERS[np.clip(powers, -10, 9) + 10]).sum(axis=1)
+    ns = np.zeros(len(texts), np.int64)
+    for point in np.unique(points).tolist():
+        powers = [point - column - (column < point) for column in range(characters.shape[1])]
+        worth = np.array([10 ** (9 + power) if -10 < power < 10 else 0 for power in powers])
+        rows = points == point
+        ns[rows] = digits[rows] @ worth
     return np.where(is_negative, -ns, ns)
 
 
@@ -176,6 +190,6 @@ def _integers(values: list[int]) -> np.ndarray:
     return np.fromiter(values, np.int64, len(values))
 
 
-def _nanoseconds(seconds: list[float]) -> np.ndarray:
+def nanoseconds(seconds: list[float]) -> np.ndarray:
     """As round(seconds * 1e9) of each."""
     return np.rint(np.fromiter(seconds, np.float64, len(seconds)) * 1e9).astype(np.int64)

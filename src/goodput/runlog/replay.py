@@ -1,38 +1,38 @@
-"""Second pass over a run log: the account of each run.
+"""Second pass over a run log: the account of each run, added up by the core.
 
-Blocks of ordinary lines are decoded and folded at once as NumPy columns (`step_batches`). Other lines are read one at a
-time; those out of order wait until nothing earlier can come. Where there are few steps or NumPy is missing, they are
-folded one by one (`walk`): the account is the same.
+Blocks of ordinary lines are decoded at once as NumPy columns (`line_columns`). Other lines are read one at a time; those
+out of order wait until nothing earlier can come. Either way they become rows of cumulative totals (`attempt_rows`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from operator import add
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from goodput.account import Account, Attempt
-from goodput.account.account import Engine
-from goodput.account.facts import gather
+from goodput.account.by_core.compute import finishing
+from goodput.account.by_core.engine import CoreEngine
+from goodput.account.facts import Facts, gather
 from goodput.account.hang import Hang
-from goodput.account.stall_threshold import StepLengths
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
+from goodput.runlog.attempt_rows import END, STEP, AttemptTable, Rows
+from goodput.runlog.column_scan import ColumnScan, attempts_of
+from goodput.runlog.core_folding import CoreFolding
 from goodput.runlog.last_moment import hang_at_end
-from goodput.runlog.lines import TIME_NS_MAX, Line, LineError, parse
-from goodput.runlog.log_file import LogError, LogFile, lines_of
+from goodput.runlog.line_columns import LineColumns, Lines, columns_of
+from goodput.runlog.lines import TIME_NS_MAX, Line
+from goodput.runlog.log_file import LogError, LogFile
+from goodput.runlog.ordered_lines import OrderedLines, Placed, ordered_lines
 from goodput.runlog.scan import Scan
 from goodput.runlog.scan_results import AttemptTrack, Problems, RunTrack
-from goodput.runlog.walk import Walk
+from goodput.slices import result_of
 
-if TYPE_CHECKING:
-    import numpy as np
-
+Window = tuple[int | None, int | None]
 SHOWN = 3
-# Importing NumPy takes as long as some thousands of steps.
-COLUMN_STEPS_MIN, COLUMN_BYTES_MIN = 8192, 1 << 20
+LINES_AT_ONCE = 2048  # that are read one at a time
 
 
 class Step(NamedTuple):
@@ -49,8 +49,6 @@ class Step(NamedTuple):
 
 class TakesSteps(Protocol):
     """What wants the steps of a log besides its account."""
-
-    def add(self, step: Step) -> None: ...
 
     def add_columns(
         self, run: str, attempt: Attempt, steps: np.ndarray, counts: np.ndarray, states: np.ndarray
@@ -69,7 +67,7 @@ def replay(
     path: str,
     *,
     stall_seconds: float = STALL_SECONDS,
-    window: tuple[int | None, int | None] | None = None,
+    window: Window | None = None,
     progress: Callable[[float], None] = lambda _: None,
     take_steps: TakesSteps | None = None,
 ) -> list[Replayed]:
@@ -80,42 +78,24 @@ def replay(
     """
     with LogFile(path) as log_file:
         most = max(log_file.size, 1)
-        scan = _scanned(log_file, stall_seconds, lambda at: progress(0.4 * at / most))
-        columns = _columns(scan)
-        engines = {
-            name: _engine(found, stall_seconds, window, columns)
+        scan = _scanned(log_file, lambda at: progress(0.4 * at / most))
+        runs = {
+            name: _Replay(found, scan.problems, stall_seconds, window)
             for name, found in scan.runs.items()
             if found.tracks
         }
-        walks = {
-            track: Walk(track, engine, scan.problems)
-            for name, engine in engines.items()
-            for track in scan.runs[name].tracks.values()
-        }
-        if take_steps is not None:
-            for walk in walks.values():
-                name, attempt = walk.engine.run.name, walk.track.attempt
-                walk.emit = partial(_fold_and_pass, walk.emit, take_steps, name, attempt)
-        batches = columns and columns.StepBatches(walks, scan, take_steps)
-        take = batches.take if batches else Walk.take
-        order = _Order(scan)
-        for first, block in log_file.blocks():
-            progress(0.4 + 0.6 * log_file.position / most)
-            if batches and batches.take_block(first, block):
-                continue
-            for track, number, line in order.lines(first, block):
-                take(walks[track], number, line)
-        for track, number, line in order.rest():
-            take(walks[track], number, line)
-        if batches:
-            batches.flush()
+
+        def take(run: str, table: AttemptTable, rows: Rows) -> None:
+            runs[run].take(table, rows)
+            if take_steps is not None:
+                _pass_on(take_steps, run, table, rows)
+
+        walk = _Walk(scan, {name: one.tables for name, one in runs.items()}, take)
+        walk.on_end = lambda name, track: runs[name].folding.end((track.attempt.rank, track.attempt.attempt))
+        for _ in walk.read(log_file, lambda at: progress(0.4 + 0.6 * at / most)):
+            pass
         progress(1.0)
-        return [
-            _finished(
-                scan, engine, {walk.key: walk for walk in walks.values() if walk.engine is engine}, window
-            )
-            for engine in engines.values()
-        ]
+        return [one.finished() for one in runs.values()]
 
 
 def read_steps(
@@ -130,34 +110,45 @@ def read_steps(
     """
     with LogFile(path) as log_file:
         most = max(log_file.size, 1)
-        scan = _scanned(log_file, STALL_SECONDS, lambda at: progress(0.4 * at / most))
+        scan = _scanned(log_file, lambda at: progress(0.4 * at / most))
         done: list[Step] = []
-        walks = {}
-        for found in scan.runs.values():
-            if not found.tracks:
-                continue
-            engine = _engine(found, STALL_SECONDS, None, None)
-            for track in found.tracks.values():
-                walks[track] = Walk(track, engine, scan.problems)
-                walks[track].emit = partial(_emit, done, found.run.name, track.attempt)
-        for track, number, line in _ordered(log_file, scan, lambda at: progress(0.4 + 0.6 * at / most)):
-            walks[track].take(number, line)
+        tables = {name: _tables(found, 0, scan.problems) for name, found in scan.runs.items()}
+        walk = _Walk(scan, tables, lambda *taken: done.extend(_steps(*taken)))
+        for _ in walk.read(log_file, lambda at: progress(0.4 + 0.6 * at / most)):
             yield from done
             done.clear()
         progress(1.0)
         take_problems(scan.problems)
 
 
+def _pass_on(take_steps: TakesSteps, run: str, table: AttemptTable, rows: Rows) -> None:
+    states = table.states(rows.spent)
+    for at, low, high, _ in rows.parts:
+        own = slice(low, high)
+        attempt = table.tracks[at].attempt
+        take_steps.add_columns(run, attempt, rows.values[own, STEP], rows.counts[own], states[:, own])
+
+
+def _steps(run: str, table: AttemptTable, rows: Rows) -> Iterator[Step]:
+    states = table.states(rows.spent).T.tolist()
+    samples, counts = rows.samples.tolist(), rows.counts.tolist()
+    steps, ends = rows.values[:, STEP].tolist(), rows.values[:, END].tolist()
+    for at, low, high, _ in rows.parts:
+        attempt = table.tracks[at].attempt
+        for row in range(low, high):
+            yield Step(run, attempt, steps[row], counts[row], ends[row], states[row], samples[row])
+
+
 class OrderedLog:
-    """The lines of one run of a log, to be read several times; `engine.facts` has its attempts, limits and bounds.
+    """The lines of one run of a log, to be read several times; `facts` has its attempts, limits and bounds.
 
     A context manager. Raises LogError if the log has no such run.
     """
 
-    def __init__(self, path: str, run: str, stall_seconds: float = STALL_SECONDS):
+    def __init__(self, path: str, run: str):
         self._log_file = LogFile(path)
         try:
-            self._scan = _scanned(self._log_file, stall_seconds, lambda _: None)
+            self._scan = _scanned(self._log_file, lambda _: None)
             found = self._scan.runs.get(run)
             if found is None or not found.tracks:
                 raise LogError(f"{self._log_file.name}: no attempt of a run {run!r}")
@@ -165,7 +156,7 @@ class OrderedLog:
             self._log_file.close()
             raise
         self._tracks = set(found.tracks.values())
-        self.engine = _engine(found, stall_seconds, None, None)
+        self.facts = _facts(found, None)
 
     def __enter__(self) -> OrderedLog:
         return self
@@ -178,7 +169,9 @@ class OrderedLog:
     ) -> Iterator[tuple[AttemptTrack, Line]]:
         """Steps and phases, each attempt's in the order of their ends, without repetitions; `others` as they come."""
         most, last = max(self._log_file.size, 1), dict[AttemptTrack, tuple]()
-        for track, _, line in _ordered(self._log_file, self._scan, lambda at: progress(at / most), others):
+        for track, _, line in ordered_lines(
+            self._log_file, self._scan, lambda at: progress(at / most), others
+        ):
             if track not in self._tracks:
                 continue
             if line.kind == "step":
@@ -189,22 +182,185 @@ class OrderedLog:
             yield track, line
 
 
-def _emit(done: list[Step], run: str, attempt: Attempt, line: Line, *taken) -> None:
-    step, count, end_ns, gap, inside, samples, _ = taken
-    done.append(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
+class _Walk:
+    """The second pass: gives `take` the rows of each run's tables, and tells `on_end` of attempts without further lines."""
+
+    def __init__(
+        self,
+        scan: Scan,
+        tables: dict[str, list[AttemptTable]],
+        take: Callable[[str, AttemptTable, Rows], None],
+    ):
+        self._scan, self._take = scan, take
+        self.on_end: Callable[[str, AttemptTrack], None] = lambda *_: None
+        self._places: dict[AttemptTrack, tuple[int, int]] = {}  # table, and place in it
+        self._tables: list[tuple[str, AttemptTable]] = []
+        for name, own in tables.items():
+            for table in own:
+                self._places |= {track: (len(self._tables), at) for at, track in enumerate(table.tracks)}
+                self._tables.append((name, table))
+        # Those with lines, the last to end first.
+        self._open = sorted(self._places, key=lambda track: -track.last_number)
+
+    def read(self, log_file: LogFile, progress: Callable[[int], None]) -> Iterator[None]:
+        """Read the whole log; yields now and then."""
+        order, waiting = OrderedLines(self._scan), list[Placed]()
+        for first, block in log_file.blocks():
+            progress(log_file.position)
+            if not self._take_block(first, block, waiting):
+                for placed in order.of_block(first, block):
+                    waiting.append(placed)
+                    if len(waiting) >= LINES_AT_ONCE:
+                        self._take_lines(waiting)
+            self._end(first + block.count(b"\n"), order, waiting)
+            yield
+        waiting += order.rest()
+        self._take_lines(waiting)
+        self._end(None, order, waiting)
+        for _, table in self._tables:
+            table.note_unknown_phases()
+        yield
+
+    def _end(self, number: int | None, order: OrderedLines, waiting: list[Placed]) -> None:
+        """Take what still waits of the attempts whose lines all come before this one."""
+        over: list[AttemptTrack] = []
+        while self._open and (number is None or self._open[-1].last_number < number):
+            over.append(self._open.pop())
+            waiting += order.rest_of(over[-1])
+        if over:
+            self._take_lines(waiting)
+        for track in over:
+            self.on_end(self._tables[self._places[track][0]][0], track)
+
+    def _take_block(self, number: int, block: bytes, waiting: list[Placed]) -> bool:
+        """Take the lines of a block at once; False, and nothing is taken, if they have to be taken one by one."""
+        columns = columns_of(number, block)
+        found = None if columns is None else attempts_of(self._scan, columns)
+        if columns is None or found is None or any(track.disorder_ns for _, track in found.tracks):
+            return False
+        dropped = self._scan.problems.dropped
+        if dropped and not dropped.isdisjoint(range(number, number + len(columns.lines))):
+            return False
+        self._take_lines(waiting)
+        self._scan.last_run = found.last_run.run.name
+        self._take_of_tables(_lines_of(columns, found.attempt), [track for _, track in found.tracks])
+        return True
+
+    def _take_lines(self, waiting: list[Placed]) -> None:
+        """Take lines that were read one at a time."""
+        if not waiting:
+            return
+        places: dict[AttemptTrack, int] = {}
+        attempt = [places.setdefault(track, len(places)) for track, _, _ in waiting]
+        lines = [line for _, _, line in waiting]
+        given = Lines(
+            lines,
+            *(
+                np.array(values, np.int64)
+                for values in (
+                    [number for _, number, _ in waiting],
+                    [line.time_ns for line in lines],
+                    [line.seconds_ns for line in lines],
+                )
+            ),
+            np.array([line.kind == "step" for line in lines], bool),
+            np.array(attempt, np.int64),
+        )
+        waiting.clear()
+        self._take_of_tables(given, list(places))
+
+    def _take_of_tables(self, lines: Lines, tracks: list[AttemptTrack]) -> None:
+        """Give each table the lines of its attempts, of which `attempt` has the places among `tracks`."""
+        places = np.array([self._places[track] for track in tracks]).reshape(-1, 2)
+        tables = np.unique(places[:, 0]).tolist()
+        for at in tables:
+            own = lines._replace(attempt=places[lines.attempt, 1])
+            if len(tables) > 1:
+                own = own.chosen(np.flatnonzero(places[lines.attempt, 0] == at))
+            run, table = self._tables[at]
+            rows = table.add(own)
+            if rows is not None:
+                self._take(run, table, rows)
 
 
-def _fold_and_pass(
-    fold: Callable[..., None], take_steps: TakesSteps, run: str, attempt: Attempt, line: Line, *taken
-) -> None:
-    step, count, end_ns, gap, inside, samples, _ = taken
-    take_steps.add(Step(run, attempt, step, count, end_ns, list(map(add, gap, inside)), samples))
-    fold(line, *taken)
+def _lines_of(columns: LineColumns, attempt: np.ndarray) -> Lines:
+    """The steps and phases of a block."""
+    is_step = np.zeros(len(columns.lines), bool)
+    is_step[columns.step_rows] = True
+    numbers = columns.number + np.arange(len(columns.lines))
+    lines = Lines(columns.lines, numbers, columns.time_ns, columns.length, is_step, attempt)
+    if not columns.others:
+        return lines
+    is_step[columns.phase_rows] = True
+    chosen = np.flatnonzero(is_step)
+    is_step[columns.phase_rows] = False
+    return lines.chosen(chosen)
 
 
-def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], None]) -> Scan:
+class _Replay:
+    """One run in the core."""
+
+    def __init__(self, found: RunTrack, problems: Problems, stall_seconds: float, window: Window | None):
+        self._found, self._problems, self._is_whole = found, problems, window is None
+        start_ns, end_ns = window or (None, None)
+        engine = self._engine(None if end_ns is None else (None, end_ns), stall_seconds)
+        self._facts = engine.facts if start_ns is None else _facts(found, window)
+        # An account of a window is the one up to its end less the one up to its start.
+        is_later = self._facts.start_ns > engine.facts.start_ns
+        before = self._engine((None, start_ns), stall_seconds) if is_later else None
+        self.engine, self._before = engine, before
+        self.folding = CoreFolding([engine] if before is None else [engine, before])
+        self.tables = _tables(found, engine.origin_ns, problems)
+        self._places = {
+            table: np.array([engine.places.get(_key(track), -1) for track in table.tracks])
+            for table in self.tables
+        }
+
+    def _engine(self, window: Window | None, stall_seconds: float) -> CoreEngine:
+        return CoreEngine(self._found.run, _facts(self._found, window), stall_seconds)
+
+    def take(self, table: AttemptTable, rows: Rows) -> None:
+        self.folding.fold(self._places[table][[part.at for part in rows.parts]], rows)
+
+    def finished(self) -> Replayed:
+        """The account once all lines are read; the hang only for the whole run."""
+        lasts = {}
+        for table in self.tables:
+            for at, track in enumerate(table.tracks):
+                lasts[_key(track)] = table.last(at)
+                track.attempt.totals = table.totals(at)
+        account = result_of(finishing(self.engine, self._facts, self._before))
+        account.step_lines = self._problems.step_quality()
+        hang = None
+        if self._is_whole:
+            is_known_only = self._found.look_ns is not None
+            hang = hang_at_end(self._facts, account, self._found, lasts, is_known_only)
+        return Replayed(account, self._problems, hang)
+
+
+def _key(track: AttemptTrack) -> tuple[int, int]:
+    return track.attempt.rank, track.attempt.attempt
+
+
+def _tables(found: RunTrack, origin_ns: int, problems: Problems) -> list[AttemptTable]:
+    """A table for each set of phases; attempts with the same share the objects."""
+    alike: dict[int, list[AttemptTrack]] = {}
+    for track in found.tracks.values():
+        alike.setdefault(id(track.attempt.phase_states), []).append(track)
+    return [AttemptTable(tracks, origin_ns, problems) for tracks in alike.values()]
+
+
+def _facts(found: RunTrack, window: Window | None) -> Facts:
+    run, known_only = found.run, found.look_ns is not None
+    if run.start_ns is not None:
+        run.start_ns = min(run.start_ns, min(a.start_ns for a in run.attempts.values()))
+    stale_seconds = STALE_SECONDS if known_only else None
+    return gather(run, found.now_ns(), 0, stale_seconds, known_only, window)
+
+
+def _scanned(log_file: LogFile, progress: Callable[[int], None]) -> Scan:
     """The first pass. Raises LogError if the log has no attempt."""
-    scan = _scan_type(log_file)(log_file, stall_seconds, progress)
+    scan = ColumnScan(log_file, progress)
     if not any(found.tracks for found in scan.runs.values()):
         why = [f"; line {number}: {text}" for number, text in scan.problems.listed[:SHOWN]]
         why += ["; a run log has one JSON object per line, see docs/run-log.md"] * bool(why)
@@ -212,117 +368,21 @@ def _scanned(log_file: LogFile, stall_seconds: float, progress: Callable[[int], 
         raise LogError(
             f"{log_file.name}: no attempt, step or beat of any rank in {scan.problems.lines} lines{''.join(why)}"
         )
+    for found in scan.runs.values():
+        if found.tracks and found.span_ns() >= TIME_NS_MAX:
+            raise LogError(
+                f"{log_file.name}: run {found.run.name!r}: its times are more than 146 years apart"
+            )
     if any(track.disorder_ns for found in scan.runs.values() for track in found.tracks.values()):
-        _measure(log_file, scan, stall_seconds)
+        _find_rewinds(log_file, scan)
     return scan
 
 
-def _scan_type(log_file: LogFile) -> type[Scan]:
-    """What reads ordinary lines as columns; not without NumPy, and not for a short log."""
-    if log_file.size < COLUMN_BYTES_MIN:
-        return Scan
-    try:
-        from goodput.runlog.column_scan import ColumnScan
-    except ModuleNotFoundError:
-        return Scan
-    return ColumnScan
-
-
-def _finished(scan: Scan, engine: Engine, walks: dict[tuple[int, int], Walk], window) -> Replayed:
-    """The account of a run whose lines are all read; the hang only for the whole run."""
-    account = engine.finish({key: walk.tail() for key, walk in walks.items()})
-    account.step_lines = scan.problems.step_quality()
-    account.straggler.phases = {key: walk.phase_times() for key, walk in sorted(walks.items())}
-    found, hang = scan.runs[account.run], None
-    if window is None:
-        hang = hang_at_end(engine, account, walks, found.now_ns(), found.look_ns is not None)
-    return Replayed(account, scan.problems, hang)
-
-
-def _columns(scan: Scan):
-    """The module that folds steps as columns; None without NumPy, or for few steps, which fold sooner without."""
-    if scan.problems.step_lines < COLUMN_STEPS_MIN:
-        return None
-    try:
-        from goodput.runlog import step_batches
-    except ModuleNotFoundError:
-        return None
-    return step_batches
-
-
-def _engine(found: RunTrack, stall_seconds: float, window, columns) -> Engine:
-    run = found.run
-    threshold_ns = found.lengths.threshold_ns(stall_seconds, run.stepping())
-    known_only = found.look_ns is not None
-    if run.start_ns is not None:
-        run.start_ns = min(run.start_ns, min(a.start_ns for a in run.attempts.values()))
-    stale_seconds = STALE_SECONDS if known_only else None
-    # Repeated steps change what counts from step to step, and columns are bounded to int64.
-    is_columns = columns and not any(
-        track.rewinds or track.attempt.start_ns <= -TIME_NS_MAX for track in found.tracks.values()
-    )
-    facts = gather(run, found.now_ns(), threshold_ns, stale_seconds, known_only, window)
-    return columns.ColumnEngine(run, facts) if is_columns else Engine(run, facts)
-
-
-def _measure(log_file: LogFile, scan: Scan, stall_seconds: float) -> None:
-    """Find step lengths and repeated steps, which the first pass gets right only if lines are in order."""
+def _find_rewinds(log_file: LogFile, scan: Scan) -> None:
+    """Find repeated steps, which the first pass gets right only if lines are in order."""
     for found in scan.runs.values():
-        found.lengths = StepLengths.for_threshold(stall_seconds)
         for track in found.tracks.values():
-            track.lengths, track.rewinds, track.step_ns, track.last_step = found.lengths, [], None, -1
-    for track, _, line in _ordered(log_file, scan):
+            track.rewinds, track.step_ns, track.last_step = [], None, -1
+    for track, _, line in ordered_lines(log_file, scan):
         if line.kind == "step":
             track.step(line)
-
-
-def _ordered(
-    log_file: LogFile, scan: Scan, progress=lambda _: None, others: frozenset[str] = frozenset()
-) -> Iterator[tuple[AttemptTrack, int, Line]]:
-    """Steps and phases of each attempt in the order of their ends: (attempt, line number, line).
-
-    Lines of the kinds `others` are not put in order.
-    """
-    order = _Order(scan, others)
-    for first, block in log_file.blocks():
-        progress(log_file.position)
-        yield from order.lines(first, block)
-    yield from order.rest()
-
-
-class _Order:
-    """A second pass, see _ordered: `lines` for each block, then `rest`."""
-
-    def __init__(self, scan: Scan, others: frozenset[str] = frozenset()):
-        self._scan, self._others = scan, others
-        self._high: dict[AttemptTrack, int] = {}
-        self._waiting: dict[AttemptTrack, list[tuple]] = {}
-        scan.rewind()
-
-    def lines(self, first: int, block: bytes) -> Iterator[tuple[AttemptTrack, int, Line]]:
-        high, dropped = self._high, self._scan.problems.dropped
-        for number, raw in enumerate(lines_of(block), first):
-            try:
-                line = parse(raw)
-            except LineError:
-                continue
-            track = self._scan.track_of(line)
-            if track is None or number in dropped:
-                continue
-            is_ordered = line.kind in ("step", "phase")
-            if not is_ordered and line.kind not in self._others:
-                continue
-            late_ns = track.disorder_ns
-            if not late_ns or not is_ordered:
-                yield track, number, line
-                continue
-            heap = self._waiting.setdefault(track, [])
-            heapq.heappush(heap, (line.time_ns, line.step_number, number, line))
-            high[track] = max(high.get(track, line.time_ns), line.time_ns)
-            while heap[0][0] < high[track] - late_ns:
-                yield track, *heapq.heappop(heap)[2:]
-
-    def rest(self) -> Iterator[tuple[AttemptTrack, int, Line]]:
-        for track, heap in self._waiting.items():
-            while heap:
-                yield track, *heapq.heappop(heap)[2:]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from goodput.account import DECLARED, FINAL_STATUSES, Attempt, EndMark, Run
-from goodput.account.stall_threshold import StepLengths
 from goodput.runlog.attempt_completion import complete_attempts, note_contradictions
 from goodput.runlog.lines import (
     KINDS,
@@ -36,11 +35,8 @@ RUNS_MAX = 1000
 class Scan:
     """Reads the whole log. `runs` is by name, in the order of the file."""
 
-    def __init__(
-        self, log_file: LogFile, stall_seconds: float, progress: Callable[[int], None] = lambda _: None
-    ):
+    def __init__(self, log_file: LogFile, progress: Callable[[int], None] = lambda _: None):
         self.problems = Problems()
-        self._stall_seconds = stall_seconds
         self.runs: dict[str, RunTrack] = {}
         self.last_run = ""
         self._nameless = False  # there is one run so far, and no line has named it
@@ -123,9 +119,7 @@ class Scan:
                 text = f"too many runs: {name[:40]!r} is beyond the first {RUNS_MAX}"
                 self.problems.drop(number, text, line.kind == "step")
                 return None
-            found = self.runs[name] = RunTrack(
-                Run(name), lengths=StepLengths.for_threshold(self._stall_seconds)
-            )
+            found = self.runs[name] = RunTrack(Run(name))
         self.last_run = name
         return found
 
@@ -231,6 +225,9 @@ class Scan:
         if time_ns > attempt.last_ns:
             attempt.last_ns = time_ns
         attempt.has_rollout = attempt.has_rollout or has_rollout(line, attempt.phase_states)
+        found.phases.add(line.phases or ())
+        found.phases.add((line.phase,) if line.phase else ())
+        track.last_number = max(track.last_number, number)
         if line.kind == "step":
             step = line.step_number
             first = step - line.count + 1
@@ -318,5 +315,5 @@ def _track(number: int, found: RunTrack, rank: int, n: int, start_ns: int) -> At
     attempt = Attempt(
         rank, n, start_ns, last_ns=-TIME_NS_MAX, rows_end_ns=-TIME_NS_MAX, world_size=0, devices=0, phase=""
     )
-    track = found.tracks[rank, n] = AttemptTrack(attempt, found.lengths, number)
+    track = found.tracks[rank, n] = AttemptTrack(attempt, number)
     return track

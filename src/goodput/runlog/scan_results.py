@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from goodput.account import Attempt, Run
 from goodput.account.document_types import StepLines
-from goodput.account.stall_threshold import StepLengths
 from goodput.runlog.lines import TIME_NS_MAX, Line
 from goodput.runlog.log_file import LogError
+from goodput.runlog.phase_layout import PhaseNames
 
 PROBLEMS_MAX = 100
 IGNORED_MAX, OTHERS = 1000, "others"
@@ -136,8 +136,8 @@ class AttemptTrack:
     """One attempt's lines in the order of the file."""
 
     attempt: Attempt
-    lengths: StepLengths  # of the run, correct if no lines are out of order
     number: int = 0  # of its first line
+    last_number: int = 0  # of its last line but those of `attempt`
     end_number: int = 0  # of its last `end` line
     numbers: StepNumbers = field(default_factory=StepNumbers)  # of the steps that are used
     high_ns: int | None = None  # the latest time so far
@@ -152,7 +152,7 @@ class AttemptTrack:
     phase_ns: int | None = None  # how long it was in its phase then
 
     def step(self, line: Line) -> None:
-        """Add the next step: its length, unless it is the first, and whether it repeats earlier steps."""
+        """Add the next step: whether it repeats earlier ones."""
         time_ns, step, before_ns = line.time_ns, line.step_number, self.step_ns
         if before_ns is not None:
             if time_ns <= before_ns and step <= self.last_step:
@@ -160,8 +160,6 @@ class AttemptTrack:
                     # Steps shorter than the resolution of their times: their numbers give the order.
                     self.disorder_ns = max(self.disorder_ns, 1)
                 return
-            if line.count == 1:
-                self.lengths.add(line.seconds_ns)
             if step <= self.last_step:
                 self.rewinds.append((time_ns - line.seconds_ns, step))
         self.step_ns, self.last_step = time_ns, step
@@ -178,11 +176,22 @@ class RunTrack:
     high_ns: int = -TIME_NS_MAX  # the latest time so far; a log's times may all be negative
     end_number: int = 0  # of the line with the run's end
     newest: dict[int, int] = field(default_factory=dict)  # rank -> the attempt that began last
-    lengths: StepLengths = field(default_factory=StepLengths)
+    phases: PhaseNames = field(default_factory=PhaseNames)
 
     def now_ns(self) -> int:
         """The time up to which the log goes."""
         return self.high_ns if self.look_ns is None else self.look_ns
+
+    def span_ns(self) -> int:
+        """From its earliest time, or 0, to its latest."""
+        starts = [track.attempt.start_ns for track in self.tracks.values()]
+        known = (
+            self.high_ns,
+            self.now_ns(),
+            self.run.end_ns or 0,
+            *(t.attempt.known_end_ns() or 0 for t in self.tracks.values()),
+        )
+        return max(known) - min(0, *starts)
 
     def number_of(self, line: Line) -> int:
         """The attempt that a line belongs to: without a number, the newest of its rank."""

@@ -12,7 +12,7 @@ is kept apart until `document`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,21 +32,21 @@ OF_PHASE = {
     **{state: state for state in ("loader", "h2d", "communication", "checkpoint", "restore", "evaluation")},
     "none": "unattributed",
 }
-# docs/definitions.md, "Stall": 60 s or 10 x the 99th percentile of step lengths; no shorter wait can be one.
-STALL_NS, STALL_TIMES = 60 * 10**9, 10
+# docs/definitions.md, "Stall": 60 s or 10 x the 99th percentile of the step lengths before; no shorter wait can be one.
+STALL_NS, STALL_TIMES, STALL_STEPS = 60 * 10**9, 10, 1024
+UNKNOWN_STALL_NS = 1800 * 10**9  # before any step length is known
 
 
 @dataclass
 class _Segment:
-    """Steps from `first` on, up to a committed checkpoint; long ones apart, since they may be stalls."""
+    """Steps from `first` on, up to a committed checkpoint."""
 
     first: int
     states: np.ndarray
-    long: list[np.ndarray] = field(default_factory=list)
 
     def total(self) -> np.ndarray:
         """By rank, all states together."""
-        return np.sum([one.sum(axis=1) for one in (self.states, *self.long)], axis=0)
+        return self.states.sum(axis=1)
 
 
 @dataclass
@@ -82,8 +82,8 @@ class RunTruth:
         self._outside = self._zeros()  # steps and what they lose apart
         self._segments: list[_Segment] = []
         self._pending = self._zeros()  # of the newest attempt, since its last step
-        self._tails: list[tuple[Attempt, np.ndarray]] = []
-        self._lengths_ns: list[int] = []  # of steps, but each attempt's first
+        self._tails: list[tuple[Attempt, np.ndarray, int]] = []  # with the stall threshold then
+        self._lengths_ns: list[int] = []  # of the last steps, but each attempt's first
 
     # ---- While the run is simulated
 
@@ -116,7 +116,7 @@ class RunTruth:
             others = [i for i in range(len(STATES)) if i not in begins]
             self._outside += _moved(tail, others, "startup")
         else:
-            self._tails.append((attempt, tail))
+            self._tails.append((attempt, tail, self._stall_ns()))
 
     def _open(self, attempt: Attempt) -> None:
         """The first that is seen of an attempt: what it resumes before is lost."""
@@ -148,12 +148,11 @@ class RunTruth:
             # It never completes this step.
             self._pending[behind.rank], states[behind.rank] = states[behind.rank], 0
         length_ns, segment = span.length_ns(), self._segments[-1]
-        if attempt.steps_done > 1:
-            self._lengths_ns.append(length_ns)
         if length_ns > STALL_NS:
-            segment.long.append(states)
-        else:
-            segment.states += states
+            states = _stalled(states, self._stall_ns())
+        if attempt.steps_done > 1:
+            self._lengths_ns = [*self._lengths_ns[1 - STALL_STEPS :], length_ns]
+        segment.states += states
         self._note_culprits(attempt, span, length_ns)
 
     def _note_culprits(self, attempt: Attempt, span: Span, length_ns: int) -> None:
@@ -167,23 +166,26 @@ class RunTruth:
     def _zeros(self) -> np.ndarray:
         return np.zeros((self.ranks, len(STATES)), np.int64)
 
-    # ---- Afterwards
-
     def threshold_ns(self) -> int:
+        """From how long on a run hangs."""
+        return self._stall_ns() if self._lengths_ns else STALL_NS
+
+    def _stall_ns(self) -> int:
+        """After the steps so far, of which every rank has made the same; of fewer than eight by the longest."""
         lengths = sorted(self._lengths_ns)
-        # Every rank makes the same steps; below 100 the median stands in for the 99th percentile.
-        percent = 99 if len(lengths) >= 100 else 50
-        usual = lengths[percent * (len(lengths) - 1) // 100] if lengths else 0
+        if not lengths:
+            return UNKNOWN_STALL_NS
+        usual = lengths[-1] if len(lengths) < 8 else lengths[99 * (len(lengths) - 1) // 100]
         return max(STALL_NS, STALL_TIMES * usual)
+
+    # ---- Afterwards
 
     def states(self, end_ns: int, unseen: frozenset[str] = frozenset()) -> np.ndarray:
         """ns by rank and state up to `end_ns`; ranks on unseen nodes are unobserved."""
-        threshold_ns, found = self.threshold_ns(), self._outside.copy()
+        found = self._outside.copy()
         for segment in self._segments:
             found += segment.states
-            for states in segment.long:
-                found += _stalled(states, threshold_ns)
-        for attempt, tail in self._tails:
+        for attempt, tail, threshold_ns in self._tails:
             found += _ended(tail, threshold_ns, attempt.ended == "finished")
         for rank in range(self.ranks):
             for state, ns in self._gaps(rank, end_ns):

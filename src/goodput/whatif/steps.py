@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from goodput.account import Attempt, Row
-from goodput.account.fold import padded, state_of
-from goodput.account.states import INDEX, vector
+from goodput.account.attempts import padded
+from goodput.account.states import INDEX, state_of, vector
 from goodput.runlog.replay import Step
 
 OWN = ("productive", "loader", "h2d", "checkpoint", "evaluation", "rollout", "unattributed", "other")

@@ -1,6 +1,6 @@
 /* Step blocks decoded for Python, and the times of their steps counted by bin: what an aggregator does with every step.
  *
- * The same results as step_columns, columns.attempts and columns.bins, which replace this where it could not be compiled;
+ * The same results as step_columns, aggregator.column_attempt and ingest.recent.bins, which replace this where it could not be compiled;
  * the same tests run on both. Nothing that Python has checked is trusted: a block that would be read or written
  * beyond its end raises ValueError. */
 #include "_steps.h"
@@ -463,7 +463,7 @@ static PyMethodDef functions[] = {
      "decode_page(block, phases, columns, rows_max, after, from_ns, most): see ledger.blocks; None for a block that cannot be "
      "decoded or whose numbers do not ascend."},
     {"rows_after", rows_after, METH_VARARGS,
-     "rows_after(wanted, columns, most): see columns.attempts; None where not all rows are packed."},
+     "rows_after(wanted, columns, most): see aggregator.column_attempt; None where not all rows are packed."},
     {"followed", followed, METH_VARARGS,
      "followed(before, values, rows, shift, into, at): write a row for each step of one rank that follows the row before it, "
      "from row `at` on: end, end on our clock, samples, length, and the time within the step of each phase but the first; "

@@ -6,13 +6,12 @@ import random
 
 import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, run_of
+from support.account.fed_orders import by_chance, fed_by, in_time
 from support.account.pipeline_simulator import Training
 from support.seeds import cases
 
-from goodput.account import compute, document, rank_groups
-from goodput.account.account import Engine
+from goodput.account import compute, document
 from goodput.account.collectives.operation_sums import sums_of
-from goodput.account.facts import gather
 from goodput.account.states import INDEX
 from goodput.account.text import render
 from goodput.causes import explain
@@ -210,9 +209,9 @@ def test_stage_of_some_ranks_only_is_no_pipeline():
     assert account.straggler.culprit_stage() is None
 
 
-@pytest.mark.parametrize("sweep", [1, 7, 50])
-def test_pipeline_does_not_depend_on_order(monkeypatch, sweep):
-    """Fed in order of time with sweeps in between, and rank by rank without."""
+@pytest.mark.parametrize("order", [in_time, by_chance(1), by_chance(2)])
+def test_pipeline_does_not_depend_on_order(order):
+    """Fed rank by rank, in order of time and by chance."""
 
     def work(step, stage, replica, microbatch):
         noise = random.Random(f"{step} {stage} {replica} {microbatch}").uniform(0.8, 1.3)
@@ -222,28 +221,7 @@ def test_pipeline_does_not_depend_on_order(monkeypatch, sweep):
     run, now_ns = run_of(*processes), max(one.now_ns for one in processes)
     whole = compute(run, now_ns)
     assert_closes(whole)
-    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)
-    engine = Engine(run, gather(run, now_ns, whole.threshold_ns))
-    rows = [
-        (row.end_ns, row.number, key, row) for key, one in run.attempts.items() for row in one.ordered_rows()
-    ]
-    for *_, key, row in sorted(rows):
-        engine.row(key, row)
-    assert engine.finish() == whole
+    assert fed_by(order, run, now_ns) == whole
     for window in ((0, now_ns // 3), (now_ns // 3, now_ns // 2 + 12345), (now_ns // 2, now_ns)):
         part = compute(run, now_ns, window=window)
         assert all(sum(rank.states) == rank.wall_ns and min(rank.states) >= 0 for rank in part.ranks)
-
-
-def test_late_stage_makes_compared_steps_late():
-    processes = Training(2, 4, 2).processes(10, even)
-    run, now_ns = run_of(*processes), max(one.now_ns for one in processes)
-    first = {key: one for key, one in run.attempts.items() if key[0] < 2}
-    whole = compute(run, now_ns)
-    engine = Engine(run, gather(run, now_ns, whole.threshold_ns))
-    groups = rank_groups.Groups({key: engine.folds[key] for key in first})
-    assert groups.pipelines == {}, "one stage is no pipeline"
-    groups.settled[1, "stage0"] = 3
-    groups.folds = engine.folds
-    groups.find_members()
-    assert groups.has_late and groups.pipelines[1].stages == 2

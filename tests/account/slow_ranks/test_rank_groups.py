@@ -1,6 +1,6 @@
 """Stragglers do not depend on when steps are compared, nor on the order in which ranks are fed.
 
-Steps are compared in sweeps, as soon as no rank can add to them; where the sweeps fall depends on what came when.
+Steps are compared as soon as no rank can add to them; when that is depends on what came when.
 """
 
 from __future__ import annotations
@@ -9,35 +9,23 @@ import random
 
 import pytest
 from support.account.account_history import Process, assert_closes, ns, run_of
+from support.account.fed_orders import by_chance, fed_by, in_time
 from support.seeds import cases
 
-from goodput.account import compute, rank_groups, straggler
-from goodput.account.account import Engine
-from goodput.account.facts import gather
-
-NEVER = 10**9
+from goodput.account import compute
+from goodput.account.states import INDEX
 
 
-def accounts(monkeypatch, processes: list[Process], sweeps, picked=lambda one: one.rows) -> list:
-    """The account for every sweep size, fed rank by rank and in order of time; the first is without sweeps."""
+def accounts(processes: list[Process], picked=lambda one: one.rows) -> list:
+    """The account fed rank by rank, in order of time, and in parts of a few rows of ranks that are drawn by chance."""
     run = run_of(*processes)
     for one in processes:
         run.attempts[one.rank, one.number] = one.attempt(picked(one))
     now_ns = max(attempt.beat_ns() for attempt in run.attempts.values())
-    in_time = sorted(
-        (row.end_ns, row.number, key, row)
-        for key, attempt in run.attempts.items()
-        for row in attempt.ordered_rows()
-    )
-    found = []
-    for sweep in (NEVER, *sweeps):
-        monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", sweep)
-        found.append(compute(run, now_ns))
-        engine = Engine(run, gather(run, now_ns, found[0].threshold_ns))
-        for *_, key, row in in_time:
-            engine.row(key, row)
-        found.append(engine.finish())
-    return found
+    return [
+        compute(run, now_ns),
+        *(fed_by(order, run, now_ns) for order in (in_time, *map(by_chance, range(3)))),
+    ]
 
 
 def assert_same(found: list) -> None:
@@ -46,17 +34,17 @@ def assert_same(found: list) -> None:
         assert one == found[0]
 
 
-def test_last_steps_without_length_are_awaited(monkeypatch):
+def test_last_steps_without_length_are_awaited():
     """The rank's last rows end at the same time: by time alone the rank would be finished too early."""
     one = Process(0).steps(20, forward=0.5, communication=0.25)
     two = Process(1).steps(17, forward=0.25, communication=0.5).step().step().step()
-    found = accounts(monkeypatch, [one, two], range(1, 60))
+    found = accounts([one, two])
     assert_same(found)
     # The last three of the first rank are waited out in full: the second had nothing to do in them.
-    assert found[0].ranks[0].states[straggler._STRAGGLER] == ns(0.25) * 3
+    assert found[0].ranks[0].states[INDEX["straggler"]] == ns(0.25) * 3
 
 
-def test_first_row_of_several_steps_is_awaited(monkeypatch):
+def test_first_row_of_several_steps_is_awaited():
     """It is held back under its own index, not that of the first step it stands for."""
     one, two = Process(0), Process(1)
     one.step_next, two.step_next = 4, 3
@@ -67,13 +55,13 @@ def test_first_row_of_several_steps_is_awaited(monkeypatch):
         (6, 3),
         (6, 4),
     ]
-    found = accounts(monkeypatch, [one, two], range(1, 40), lambda one: picked[one.rank])
+    found = accounts([one, two], lambda one: picked[one.rank])
     assert_same(found)
     # Three steps in one row, then 16 that both did.
     assert found[0].straggler.waited_ns == ns(0.25) * (3 + 16)
 
 
-def test_rank_does_not_wait_for_itself(monkeypatch):
+def test_rank_does_not_wait_for_itself():
     """It repeated its steps while alone in its group; a rank that joined later did none of them."""
     one = Process(0).steps(10, forward=0.5, communication=0.25)
     one.step_next = 3
@@ -81,7 +69,7 @@ def test_rank_does_not_wait_for_itself(monkeypatch):
     two = Process(1, start=30)
     two.step_next = 40
     two.steps(10, forward=0.5, communication=0.25)
-    found = accounts(monkeypatch, [one, two], [])
+    found = accounts([one, two])
     assert_same(found)
     assert (found[0].straggler.waited_ns, found[0].straggler.length_ns) == (0, 0)
 
@@ -104,7 +92,7 @@ def history(rng: random.Random) -> list[Process]:
 
 
 @pytest.mark.parametrize("part", cases(3))
-def test_order_of_ranks_gives_one_account(part, monkeypatch):
+def test_order_of_ranks_gives_one_account(part):
     for seed in range(part, 90, 3):
         rng = random.Random(seed)
         processes, thin = history(rng), rng.choice([0, 0, 0.5])
@@ -113,4 +101,4 @@ def test_order_of_ranks_gives_one_account(part, monkeypatch):
             for one in processes
         }
         if processes:
-            assert_same(accounts(monkeypatch, processes, (1, 7, 30), lambda one, kept=kept: kept[id(one)]))
+            assert_same(accounts(processes, lambda one, kept=kept: kept[id(one)]))

@@ -107,9 +107,9 @@ def test_advice_on_a_slow_rank_names_its_calls(calls, explain_it):
     """Its backward pass takes 0.5 s longer; calls with half of that, in which a communication hook sleeps, explain it."""
     ranks = []
     for number, (backward, issue) in enumerate(((1, 0.001), (1, 0.001), (1.5, calls))):
-        sums = sums_of([("dp", "all_reduce", 4, 100, ns(0.8), 0, ns(issue))])
+        sums = sums_of([("dp", "all_reduce", 10, 100, ns(2), 0, ns(issue))])
         waits = 0.2 + 1.5 - backward
-        ranks.append(Process(number, sums=sums).steps(4, backward=backward, communication=waits).finished())
+        ranks.append(Process(number, sums=sums).steps(10, backward=backward, communication=waits).finished())
     account = account_of(*ranks)
     assert account.straggler.culprit() == (2, "productive")
     assert account.straggler.excess_ns(2) == pytest.approx(ns(0.5)) and account.straggler.excess_ns(0) < 0

@@ -50,7 +50,7 @@ def test_own_phases_of_the_user_are_named():
     ranks = [Process(rank, user={"augment": "loader"}) for rank in range(3)]
     for one in ranks:
         slow = 0.5 * (one.rank == 2)
-        one.steps(10, loader=0.2, augment=0.1 + slow, forward=1, communication=0.6 - slow)
+        one.steps(10, loader=0.2, augment=0.1 + slow, forward=1, communication=0.6 - slow).finished()
     assert because(account_of(*ranks)) == (2, "loader", "augment")
 
 
@@ -58,7 +58,7 @@ def test_time_in_no_phase_has_none():
     ranks = [Process(rank) for rank in range(3)]
     for one in ranks:
         slow = 0.5 * (one.rank == 2)
-        one.steps(10, none=0.2 + slow, forward=1 + 0.01 * one.rank, communication=0.7 - slow)
+        one.steps(10, none=0.2 + slow, forward=1 + 0.01 * one.rank, communication=0.7 - slow).finished()
     assert because(account_of(*ranks)) == (2, "unattributed", None)
 
 

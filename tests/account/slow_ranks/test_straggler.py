@@ -25,7 +25,7 @@ def test_excess_over_least_communication_is_straggler():
 
 
 def test_slowdown_is_against_evenly_spread_work():
-    account = account_of(*in_step(1.0, 2.0, 1.25, 1.75))
+    account = account_of(*in_step(1.0, 2.0, 1.25, 1.75, steps=8))
     # A step takes 2.5 s; with a mean of 1.5 s of work it would take 2 s.
     assert account.straggler.slowdown() == 2.5 / 2.0
     assert account.straggler.shares() == [(1, 1.0)]
@@ -36,7 +36,7 @@ def test_culprit_has_its_longest_excess_state():
     ranks = [Process(r) for r in range(3)]
     for r, one in enumerate(ranks):
         wait = 0.5 if r == 2 else 0.0
-        one.steps(4, loader=0.25 + wait, h2d=0.125, forward=1, communication=0.25 + 0.5 - wait).finished()
+        one.steps(8, loader=0.25 + wait, h2d=0.125, forward=1, communication=0.25 + 0.5 - wait).finished()
     account = account_of(*ranks)
     assert account.straggler.culprit() == (2, "loader")
     found = document(account)["straggler"]
@@ -48,14 +48,14 @@ def test_culprit_has_its_longest_excess_state():
 
 def test_shares_of_steps_with_different_culprits():
     ranks = [Process(r) for r in range(3)]
-    for step, slow in enumerate([0, 0, 0, 1]):
+    for step, slow in enumerate([0, 0, 0, 1] * 2):
         for r, one in enumerate(ranks):
             one.step(step, forward=2 if r == slow else 1, communication=0.5 if r == slow else 1.5)
     account = account_of(*(one.finished() for one in ranks))
-    # Each step makes two ranks wait 1 s; three of the four were for rank 0.
+    # Each step makes two ranks wait 1 s; six of the eight were for rank 0.
     assert account.straggler.shares() == [(0, 0.75), (1, 0.25)]
-    assert account.straggler.slowdown() == (12 * 2.5) / (12 * 2.5 - 8)
-    # Rank 0 did 7 s of work, the median is rank 1's 5 s.
+    assert account.straggler.slowdown() == (24 * 2.5) / (24 * 2.5 - 16)
+    # Rank 0 did 14 s of work, the median is rank 1's 10 s.
     assert account.straggler.culprit() == (0, "productive")
 
 
@@ -81,8 +81,45 @@ def test_alternating_ranks_have_no_culprit():
 
 
 def test_culprit_needs_two_percent_above_median():
-    assert account_of(*in_step(1.0, 1.01, 1.0)).straggler.culprit() is None
-    assert account_of(*in_step(1.0, 1.03, 1.0)).straggler.culprit() == (1, "productive")
+    assert account_of(*in_step(1.0, 1.01, 1.0, steps=8)).straggler.culprit() is None
+    assert account_of(*in_step(1.0, 1.03, 1.0, steps=8)).straggler.culprit() == (1, "productive")
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_culprit_needs_eight_steps(every):
+    """In a few steps one long batch makes a rank slower than its peers; rows of two steps count as two."""
+    for steps, named in (
+        (1, None),
+        (2, None),
+        (6, None),
+        (7, None),
+        (8, (1, "productive")),
+        (10, (1, "productive")),
+    ):
+        ranks = in_step(1.0, 2.0, 1.0, steps=steps)
+        for one in ranks:
+            one.rows = [row for row in one.rows if row.number % every == 0 or row is one.rows[-1]]
+        account = account_of(*ranks)
+        assert account.straggler.shares() == [(1, 1.0)]
+        assert account.straggler.culprit() == named, steps
+
+
+def test_window_of_few_steps_names_nobody():
+    """Rank 1 is slow in all 30 steps of 2.5 s."""
+    run = run_of(*in_step(1.0, 2.0, 1.0, steps=30))
+    for steps, named in ((1, None), (2, None), (7, None), (8, (1, "productive"))):
+        found = compute(run, ns(100), window=(ns(2.5 * 10), ns(2.5 * (10 + steps)))).straggler
+        assert found.shares() == [(1, 1.0)] and found.culprit() == named, steps
+
+
+@pytest.mark.parametrize(("steps", "named"), [(7, None), (8, 1)])
+def test_stage_needs_eight_steps(steps, named):
+    ranks = [Process(rank, stage=rank // 2, microbatches=8, group=f"s{rank // 2}") for rank in range(4)]
+    for one in ranks:
+        own = 8 if one.rank > 1 else 4
+        one.steps(steps, forward=own, communication=10 - own).finished()
+    straggler = account_of(*ranks).straggler
+    assert straggler.stage_shares() == [(1, 1.0)] and straggler.culprit_stage() == named
 
 
 def test_equal_or_single_ranks_have_no_straggler():
@@ -108,8 +145,8 @@ def test_groups_are_compared_separately():
 
 def test_culprit_is_slow_within_its_group():
     stages = (
-        in_step(1.0, 1.5, group="a"),
-        [Process(r, group="b").steps(3, forward=9).finished() for r in (2, 3)],
+        in_step(1.0, 1.5, steps=8, group="a"),
+        [Process(r, group="b").steps(8, forward=9).finished() for r in (2, 3)],
     )
     assert account_of(*stages[0], *stages[1]).straggler.culprit() == (1, "productive")
 
@@ -150,12 +187,12 @@ def test_equally_thinned_rows_are_compared(every):
     assert_closes(thinned)
     assert [of_rank(thinned, r) for r in (0, 1)] == [of_rank(account, r) for r in (0, 1)]
     assert thinned.straggler.slowdown() == account.straggler.slowdown()
-    # Rows that stand for different steps are not compared, and no time is lost for it.
+    # The other's rows of one step are compared as sums, up to each step that ends a row of both.
     run.attempts[1, 1] = whole[1].attempt()
     mixed = compute(run, ns(100))
     assert_closes(mixed)
-    assert of_rank(mixed, 0) == {"productive": 12.0, "communication": 18.0}
-    assert mixed.straggler.slowdown() is None
+    assert of_rank(mixed, 0) == {"productive": 12.0, "communication": 6.0, "straggler": 12.0}
+    assert mixed.straggler.slowdown() == account.straggler.slowdown()
 
 
 def test_user_phase_cannot_be_straggler_time():
@@ -202,29 +239,33 @@ def test_ranks_of_other_attempts_are_no_measure(staged):
     straggler = account_of(*processes).straggler
     assert straggler.caused_ns[3] == max(straggler.caused_ns.values()) > 0
     assert straggler.culprit() is None and straggler.culprit_stage() is None
-    # 1.53 against 1.5 s in 30 of 70 steps.
-    assert straggler.slowness(3) == pytest.approx((40 + 30 * 1.53) / (40 + 30 * 1.515))
+    # 1.53 against 1.5 s in 29 of 68 steps; the first one of each attempt is no measure.
+    assert straggler.slowness(3) == pytest.approx((39 + 29 * 1.53) / (39 + 29 * 1.515))
 
 
 def test_first_step_is_no_measure_before_another_one_is_known():
-    """Of ranks 2 and 3 the second step was not reported yet, so what they compiled in the first is not known."""
+    """What the ranks compiled in it is not known before 15 more steps are, or the attempts have ended; until then no
+    step is compared. It never counts for a rank's own time."""
     ranks = [Process(rank) for rank in range(4)]
     for number, one in enumerate(ranks):
         late = 0.01 * (number == 3)
         one.steps(1, forward=13.0 + late, communication=0.51 - late)
     early = account_of(*ranks).straggler
-    assert early.caused_ns == {3: ns(0.03)} and early.culprit() is None
+    assert early.caused_ns == {} and early.culprit() is None
     for one in ranks[:2]:
         one.steps(1, forward=1.0, communication=0.5)
     some = account_of(*ranks).straggler
-    assert some.caused_ns == {3: ns(0.03)} and some.culprit() is None
-    assert some.steps == {(0, 1): 2, (1, 1): 2, (2, 1): 0, (3, 1): 0}
+    assert some.caused_ns == {} and some.culprit() is None
+    assert some.steps == {(0, 1): 1, (1, 1): 1, (2, 1): 0, (3, 1): 0}
     for one in ranks[2:]:
         one.steps(1, forward=1.0, communication=0.5)
     later = account_of(*ranks).straggler
-    assert (later.steps[3, 1], later.culprit()) == (2, None)
+    assert (later.steps[3, 1], later.culprit()) == (1, None)
     since = later.since_sums(some.compact())
     assert since is not None and since.slowness(3) == pytest.approx(1.0, abs=0.01)
+    # Three ranks have waited 0.01 s for rank 3, which compiled so much longer.
+    over = account_of(*(one.finished() for one in ranks)).straggler
+    assert over.caused_ns == {3: ns(0.03)} and over.culprit() is None and over.slowness(3) == 1.0
 
 
 def test_step_that_crosses_a_border_is_no_measure():
@@ -232,16 +273,17 @@ def test_step_that_crosses_a_border_is_no_measure():
     ranks = [Process(rank) for rank in range(4)]
     for one in ranks:
         late = 0.01 * (one.rank == 3)
-        one.steps(10, forward=1.5 + late, communication=0.5 - late)
+        one.steps(20, forward=1.5 + late, communication=0.5 - late)
         if late:
             one.step(forward=12.0, communication=0.5)
         else:
             one.begun(forward=8.0)
     run, end_ns = run_of(*ranks), ranks[0].now_ns
     found = compute(run, ranks[3].now_ns, window=(None, end_ns))
-    assert found.straggler.steps == {(rank, 1): 10 for rank in range(4)}
-    assert found.straggler.caused_ns == {3: ns(0.3)} and found.straggler.culprit() is None
+    # The first step is no measure either.
+    assert found.straggler.steps == {(rank, 1): 19 for rank in range(4)}
+    assert found.straggler.caused_ns == {3: ns(0.6)} and found.straggler.culprit() is None
     assert found.straggler.slowness(3) == pytest.approx(1.51 / 1.5)
-    assert found.ranks[3].kept_steps == 10 and found.ranks[3].states[INDEX["productive"]] == ns(15.1) + ns(
+    assert found.ranks[3].kept_steps == 20 and found.ranks[3].states[INDEX["productive"]] == ns(30.2) + ns(
         7.68
     )

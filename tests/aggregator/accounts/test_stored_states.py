@@ -129,7 +129,7 @@ def test_steps_that_were_compared_without_a_rank_before_it_was_back(monkeypatch,
     monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 8)
     stores, now_ns = played(random.Random(1081))
     whole, rows = stores.full(now_ns), stores.rows
-    past = Past(stores.some.runs["r1"], now_ns, whole.threshold_ns, STALE, whole.planned)
+    past = Past(stores.some.runs["r1"], now_ns, whole.threshold_ns, STALE)
     window = (1_075_062_093_805, 1_176_396_137_312)
     found = account_of(rows, past, window)
     rows.kept_segments = []
@@ -157,7 +157,7 @@ def compare_windows(
 ) -> None:
     """With a fold of the window's rows and, unless the run is hostile, with one of all rows of the run, one by one."""
     whole, rows = stores.full(now_ns), stores.rows
-    past = Past(stores.some.runs["r1"], now_ns, whole.threshold_ns, STALE, whole.planned)
+    past = Past(stores.some.runs["r1"], now_ns, whole.threshold_ns, STALE)
     stored = rows.kept_segments
     for _ in range(6):
         borders = sorted(rng.randrange(whole.start_ns, whole.end_ns + 2) for _ in range(2))
@@ -252,7 +252,7 @@ def test_windows_between_states_stay_exact_when_thinned(ledger, used, monkeypatc
     ingest, now_ns = reported(rng, ledger)
     run = ingest._store.runs["r1"]
     whole = account_of(ledger, Past(run, now_ns, 60 * 10**9, STALE), (None, None))
-    past = Past(run, now_ns, 60 * 10**9, STALE, whole.planned)
+    past = Past(run, now_ns, 60 * 10**9, STALE)
     ends = {
         (key, row.step): row.end_ns
         for one in ledger.processes("r1")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.account.account_history import Process
@@ -20,14 +22,16 @@ from support.seeds import cases
 
 from goodput.account import compute
 from goodput.account.states import INDEX, STATES
+from goodput.aggregator.accounts import past as past_accounts
 from goodput.aggregator.accounts import result_cache
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
-from goodput.aggregator.accounts.timelines import timed_columns, timeline
-from goodput.aggregator.accounts.timelines.timeline import BucketSums, Grid, Timeline, merged
+from goodput.aggregator.accounts.timelines import timeline
+from goodput.aggregator.accounts.timelines.grid import Grid, cells_of
+from goodput.aggregator.accounts.timelines.spans import SPAN_STATES
+from goodput.aggregator.accounts.timelines.timeline import Timeline, merged
 from goodput.aggregator.api.app import create_app
-from goodput.columns.attempts import rows_of
 
 
 @pytest.fixture
@@ -40,12 +44,16 @@ def past_of(ingest, now_ns: int, window=(None, None)) -> tuple:
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     account = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
-    return Past(run, now_ns, whole.threshold_ns, 30.0), account
+    return Past(run, now_ns, 60.0, 30.0, whole.threshold_ns), account
 
 
 def assert_closes(found) -> None:
     for cell, gpu_ns in zip(found.cells, found.gpu_ns, strict=True):
         assert sum(cell) == gpu_ns and min(cell) >= 0
+
+
+def sums_of_states(found) -> list[int]:
+    return [sum(values) for values in zip(*found.cells, strict=True)]
 
 
 # ---- The grid
@@ -54,20 +62,21 @@ def assert_closes(found) -> None:
 @pytest.mark.parametrize("seed", cases(20))
 def test_laid_spans_fill_their_buckets_exactly(seed):
     rng = random.Random(seed)
-    grid = Grid(1000, 1000 + rng.randrange(1, 5000), rng.randrange(1, 50))
-    sums, laid = BucketSums(grid), [0] * grid.points
-    whole = [0] * len(STATES)
+    longest = rng.choice([5000, 10**12, 1 << 57])
+    grid = Grid(1000, 1000 + rng.randrange(1, longest), rng.randrange(1, 50))
+    spans, laid, whole = [], [0] * grid.points, Counter()
     for _ in range(30):
         a, b = sorted(rng.randrange(grid.edges[0], grid.edges[-1] + 1) for _ in range(2))
-        states = [0] * len(STATES)
-        for _ in range(b - a):
-            states[rng.randrange(3)] += 1
-        sums.add_span(states, a, b, 2)
-        whole = [x + 2 * y for x, y in zip(whole, states, strict=True)]
+        cuts = sorted(rng.randrange(b - a + 1) for _ in range(3))
+        parts = [high - low for low, high in pairwise([0, *cuts, b - a])]
+        states = dict(zip(rng.sample(SPAN_STATES, 4), parts, strict=True))
+        spans.append([0, a, b, *(states.get(state, 0) for state in SPAN_STATES)])
+        whole.update({state: 2 * ns for state, ns in states.items()})
         for i, (low, high) in enumerate(pairwise(grid.edges)):
             laid[i] += 2 * max(0, min(b, high) - max(a, low))
-    assert [sum(cell) for cell in sums.cells] == laid
-    assert [sum(values) for values in zip(*sums.cells, strict=True)] == whole
+    cells, empty = cells_of(np.array(spans), grid, np.array([0]), np.array([2], object))
+    assert [sum(cell) for cell in cells] == laid and not any(map(any, empty))
+    assert [sum(values) for values in zip(*cells, strict=True)] == [whole[state] for state in STATES]
 
 
 def test_grid_has_equal_parts_of_whole_nanoseconds():
@@ -87,10 +96,7 @@ def test_buckets_close_and_sum_to_the_account(ledger, seed):
     found = timeline.sums_of(ledger, past, (None, None), 17, [])
     assert_closes(found)
     assert sum(found.gpu_ns) == whole.wall_gpu_ns()
-    sums = [sum(values) for values in zip(*found.cells, strict=True)]
-    # A nanosecond may be rounded into another state where a step crosses into another bucket.
-    slack = 40 * len(whole.ranks)
-    assert all(abs(a - b) <= slack for a, b in zip(sums, whole.gpu_ns(), strict=True)), seed
+    assert sums_of_states(found) == whole.gpu_ns()
 
 
 @pytest.mark.parametrize("seed", cases(6))
@@ -141,49 +147,36 @@ def test_heat_shows_when_a_rank_became_slow(ledger):
     )
 
 
-# ---- Against the same, row by row
-
-
-def row_by_row(engine, parts) -> None:
-    for key, values in parts.items():
-        for row in rows_of(values):
-            engine.row(key, row)
-
-
-def assert_same_sums(ledger, past, window, points: int, monkeypatch) -> timeline.TimelineSums:
-    found = timeline.sums_of(ledger, past, window, points, [])
-    with monkeypatch.context() as patch:
-        patch.setattr(timeline, "fold_columns", row_by_row)
-        want = timeline.sums_of(ledger, past, window, points, [])
-    assert found.cells == want.cells and found.stalls == want.stalls
-    assert {rank: own.ns for rank, own in found.own.items()} == {r: own.ns for r, own in want.own.items()}
-    for rank, own in found.own.items():
-        assert own.steps == pytest.approx(want.own[rank].steps)
-    return found
-
-
 @pytest.mark.parametrize("seed", cases(12))
-def test_columns_are_laid_as_rows_are(ledger, seed, monkeypatch):
-    """Also rows of several steps."""
+def test_windows_sum_to_their_accounts(ledger, seed):
+    """Also of rows of several steps."""
     ingest, now_ns = ingested_run(ledger, seed, every=1 + seed % 3)
     past, whole = past_of(ingest, now_ns)
-    length = whole.end_ns - whole.start_ns
-    rng = random.Random(seed)
-    for _ in range(3):
-        window = (
-            sorted(whole.start_ns + rng.randrange(length) for _ in range(2))
-            if rng.random() < 0.7
-            else (None,) * 2
-        )
-        assert_same_sums(ledger, past, tuple(window), rng.choice([1, 7, 60, 240]), monkeypatch)
+    rng, length = random.Random(seed), whole.end_ns - whole.start_ns
+    for _ in range(4):
+        window = tuple(sorted(whole.start_ns + rng.randrange(length) for _ in range(2)))
+        _, want = past_of(ingest, now_ns, window)
+        found = timeline.sums_of(ledger, past, window, rng.choice([1, 7, 60, 240]), [])
+        assert_closes(found)
+        # Rows that cross the window are divided once here, and by two accounts there.
+        slack = 20 * len(whole.ranks)
+        assert all(abs(a - b) <= slack for a, b in zip(sums_of_states(found), want.gpu_ns(), strict=True))
 
 
-def test_waiting_is_laid_as_rows_are(ledger, monkeypatch):
+def waiting_run(ledger, stages: int = 0):
     """Many ranks, of which some have two devices and know how long these were idle, and steps of two seconds."""
-    processes, rng = (
-        [Process(r, 1, 1000.0, world_size=20, devices=1 + r % 2) for r in range(20)],
-        random.Random(1),
-    )
+    processes = [
+        Process(
+            *(rank, 1, 1000.0),
+            world_size=20,
+            devices=1 + rank % 2,
+            group=f"g{rank % 2}",
+            stage=rank % stages if stages else None,
+            microbatches=4 if stages else None,
+        )
+        for rank in range(20)
+    ]
+    rng = random.Random(1)
     for step in range(60):
         own = [rng.randrange(10**9, 2 * 10**9) for _ in processes]
         for one, ns_ in zip(processes, own, strict=True):
@@ -197,13 +190,85 @@ def test_waiting_is_laid_as_rows_are(ledger, monkeypatch):
             hardware = {"since_ns": one.start_ns, "compute_ns": 10**12, "idle_ns": 10**11}
             report = replace(report, live=replace(report.live, hardware=hardware))
         take(ingest, body_of(report))
-    past, _ = past_of(ingest, max(one.now_ns for one in processes))
-    found = assert_same_sums(ledger, past, (None, None), 33, monkeypatch)
-    sums = [sum(values) for values in zip(*found.cells, strict=True)]
+    return ingest, max(one.now_ns for one in processes)
+
+
+@pytest.mark.parametrize("stages", [0, 2, 4])
+def test_waiting_lies_where_it_was_measured(ledger, monkeypatch, stages):
+    """However few rows are read at a time, and in whatever order ranks come."""
+    ingest, now_ns = waiting_run(ledger, stages)
+    past, whole = past_of(ingest, now_ns)
+    found = timeline.sums_of(ledger, past, (None, None), 33, [])
+    sums = sums_of_states(found)
+    assert sums == whole.gpu_ns()
     assert sums[INDEX["straggler"]] and sums[INDEX["launch"]] and sums[INDEX["evaluation"]]
-    together = assert_same_sums(ledger, past, (None, None), 240, monkeypatch)
-    monkeypatch.setattr(timed_columns, "RANKS_AT_ONCE", 3)
-    assert timeline.sums_of(ledger, past, (None, None), 240, []).cells == together.cells
+    assert bool(sums[INDEX["bubble"]]) == bool(stages)
+    monkeypatch.setattr(past_accounts, "PAGE_ROWS_MAX", 7)
+    again = timeline.sums_of(ledger, past, (None, None), 33, [])
+    assert again.cells == found.cells
+
+
+def straggler_seconds(ledger, processes, points: int) -> list[float]:
+    """Of each bucket, of a run of these processes, whose buckets must sum to its account."""
+    ingest = aggregator(ledger)
+    for one in processes:
+        take(ingest, body_of(rank_report(one.finished())))
+    past, whole = past_of(ingest, max(one.now_ns for one in processes))
+    found = timeline.sums_of(ledger, past, (None, None), points, [])
+    assert_closes(found)
+    assert sums_of_states(found) == whole.gpu_ns()
+    return [cell[INDEX["straggler"]] / 1e9 for cell in found.cells]
+
+
+def test_waiting_of_rows_of_several_steps_is_spread_over_them(ledger):
+    """One rank has a row for each 20 steps, the other for each: what it waited is that of 20 rows."""
+    slow, fast = (Process(rank, 1, 1000.0, world_size=2) for rank in range(2))
+    for step in range(61):
+        waits = 0.25 if step >= 21 else 0.0
+        slow.step(forward=0.75, communication=0.25)
+        fast.step(forward=0.75 - waits, communication=0.25 + waits)
+    slow.rows = slow.rows[::20]
+    seconds = straggler_seconds(ledger, [slow, fast], 61)
+    assert seconds[:21] == [0.0] * 21
+    assert seconds[21:] == pytest.approx([0.25] * 40)
+
+
+def test_repeated_steps_wait_for_nobody(ledger):
+    """A rank that makes steps again is compared in none of them, and in later ones as before."""
+    first, again = (Process(rank, 1, 1000.0, world_size=2) for rank in range(2))
+    first.steps(60, forward=0.75, communication=0.25)
+    again.steps(20, forward=0.5, communication=0.5)
+    again.step_next = 10
+    again.steps(40, forward=0.5, communication=0.5)
+    seconds = straggler_seconds(ledger, [first, again], 60)
+    assert seconds[1:20] == pytest.approx([0.25] * 19)
+    assert seconds[20:30] == [0.0] * 10
+    assert seconds[30:] == pytest.approx([0.25] * 30)
+
+
+def test_heat_of_a_window_has_steps_that_cross_it_in_part(ledger):
+    ingest, now_ns = lock_step(ledger, ranks=2, steps=40, slow=1)
+    past, whole = past_of(ingest, now_ns)
+    start = whole.start_ns + 10 * 875 * 10**6 + 10**8
+    found = timeline.sums_of(ledger, past, (start, start + 2 * 875 * 10**6), 1, [])
+    assert found.own[0].steps == pytest.approx([2.0])
+    assert found.own[0].ns == pytest.approx([2 * 625 * 10**6])
+
+
+def test_window_of_a_long_run_begins_at_late_rows(ledger, monkeypatch):
+    """As many before it as are read of the window at most, and one that has all steps before them."""
+    ingest, now_ns = lock_step(ledger, ranks=2, steps=400, slow=1)
+    past, whole = past_of(ingest, now_ns)
+    engines, real = [], timeline.CoreEngine
+    monkeypatch.setattr(timeline, "ROWS_MAX", 120)
+    monkeypatch.setattr(timeline, "CoreEngine", lambda *args: engines.append(real(*args)) or engines[-1])
+    window = (whole.end_ns - 50 * 1375 * 10**6, whole.end_ns)
+    found = timeline.sums_of(ledger, past, window, 10, [])
+    assert_closes(found)
+    assert found.sampled is None
+    _, want = past_of(ingest, now_ns, window)
+    assert sums_of_states(found) == pytest.approx(want.gpu_ns(), abs=100)
+    assert 100 <= sum(engines[0].core.read(place)["rows"] for place in range(2)) <= 240
 
 
 # ---- Of big runs a part is read

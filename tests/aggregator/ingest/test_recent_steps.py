@@ -11,6 +11,7 @@ from support.aggregator.reports import body_of, rank_report
 from support.seeds import cases
 
 from goodput.account import Row
+from goodput.aggregator.column_attempt import columns_of
 from goodput.aggregator.ingest import checks
 from goodput.aggregator.ingest import ingest as ingest_module
 from goodput.aggregator.ingest.ingest import Ingest
@@ -22,7 +23,6 @@ from goodput.aggregator.ingest.recent.step_trends import (
     SPAN_NS,
 )
 from goodput.aggregator.ingest.store import Store
-from goodput.columns.attempts import columns_of
 from goodput.histograms.windows import StepSpans
 from goodput.wire import schema
 

@@ -22,6 +22,7 @@ from goodput.aggregator import records
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
+from goodput.aggregator.column_attempt import columns_of
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import block_reader, blocks, closed_runs, inspection
@@ -30,7 +31,6 @@ from goodput.aggregator.ledger.deletion import delete
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.records import new_blocks
 from goodput.causes import explain
-from goodput.columns.attempts import columns_of
 from goodput.wire import schema
 
 

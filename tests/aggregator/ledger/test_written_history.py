@@ -107,7 +107,7 @@ def test_written_ledger_is_that_of_a_pushed_run(tmp_path):
     assert written.segment_rows(RUN) == [128 * RANKS * at for at in range(1, STEPS // 128 + 1)]
     now_ns, run = START_NS + STEPS * 10**9, whole_run().runs[RUN]
     all_rows = compute(run, now_ns, stale_seconds=STALE, known_only=True)
-    past = Past(store.runs[RUN], now_ns, all_rows.threshold_ns, STALE, all_rows.planned)
+    past = Past(store.runs[RUN], now_ns, all_rows.threshold_ns, STALE)
     rng = random.Random(1)
     borders = sorted(rng.randrange(START_NS, now_ns) for _ in range(6))
     for window in [*pairwise(borders), (borders[0], borders[-1]), (None, None)]:
@@ -152,7 +152,7 @@ def test_written_minutes_are_those_that_compaction_leaves(tmp_path, monkeypatch)
     assert states_of(written) == states_of(ledger)
     run = whole_run().runs[RUN]
     all_rows = compute(run, newest_ns, stale_seconds=STALE, known_only=True)
-    past = Past(store.runs[RUN], newest_ns, all_rows.threshold_ns, STALE, all_rows.planned)
+    past = Past(store.runs[RUN], newest_ns, all_rows.threshold_ns, STALE)
     borders = [
         segments.border_of(state).end_ns
         for rows in written.segment_rows(RUN)

@@ -21,6 +21,7 @@ STATE_OF = {
     "rollout": "rollout",
 }
 PLANNED = {"checkpoint", "evaluation", "rollout", "restore", "compile"}
+FIRST_OTHERS = 15  # steps that a first one is compared with
 
 
 @dataclass
@@ -69,39 +70,54 @@ class Found:
     even_ns: Fraction
 
 
-class WholeRun:
-    """What decides on steps: one threshold of the whole run, and all other steps of a life for its first one."""
+class Rules:
+    """What decides on a step, from what its rank did before: see docs/definitions.md."""
 
     def __init__(self, lives: list[Life], least_ns: int):
         self.lives, self.least_ns = lives, least_ns
-        self.of_run = self.threshold_of_run()
+        self.of_run = self._threshold_of_run()
 
-    def threshold_of_run(self) -> int:
-        return threshold(self.lives, self.least_ns)
+    def _threshold_of_run(self) -> int:
+        """The longest of the ranks' thresholds at the end."""
+        newest = {life.rank: life for life in sorted(self.lives, key=lambda life: life.start_ns)}
+        known = [(life, len(life.steps)) for life in newest.values()]
+        found = [self.threshold(*one) for one in known if self._lengths_before(*one)]
+        return max(found, default=self.least_ns)
 
     def threshold(self, life: Life, steps: int) -> int:
-        """From how long on a wait is a stall after so many steps of a life."""
-        return self.of_run
+        """From how long on a wait is a stall after so many steps of a life.
 
-    def others(self, steps: list[Counter]) -> list[Counter]:
-        """Those that a first step is compared with."""
-        return steps[1:]
+        Ten times the lower 99th percentile of the last 1024 lengths; of fewer than eight, the longest.
+        """
+        known = self._lengths_before(life, steps)
+        if not known:
+            return max(self.least_ns, 1800 * 10**9)
+        recent = sorted(known[-1024:])
+        usual = recent[-1] if len(recent) < 8 else recent[99 * (len(recent) - 1) // 100]
+        return max(self.least_ns, 10 * usual)
+
+    def _lengths_before(self, life: Life, steps: int) -> list[int]:
+        """Lengths of the steps of a rank before this life's step of this place, each life's first left out."""
+        earlier = sorted((one for one in self.lives if one.rank == life.rank), key=lambda one: one.start_ns)
+        earlier = earlier[: earlier.index(life)]
+        made = [step for one in earlier for step in one.steps[1:]] + life.steps[1:steps]
+        return [sum(ns for _, ns in step.parts) for step in made]
 
     def is_provisional(self, life: Life) -> bool:
         """Whether it is not known yet how much of its first step was compiling."""
-        return False
+        return life.end == "alive" and 0 < len(life.steps) <= FIRST_OTHERS
 
     def is_awaited(self, life: Life, index: int) -> bool:
         """Whether a step cannot be compared yet, since this life may still make it."""
-        return False
+        return life.end == "alive" and (self.is_provisional(life) or life.steps[-1].index < index)
 
 
-def oracle(lives: list[Life], now_ns: int, least_ns: int, kind: type[WholeRun] = WholeRun) -> Found:
+def oracle(lives: list[Life], now_ns: int, least_ns: int) -> Found:
     numbers = sorted({life.attempt for life in lives})
     points = resume_points(lives, numbers)
     status, end_ns = outcome(lives, numbers, now_ns)
     safe = safe_point(lives, numbers, points, numbers[-1]) if status == "failed" else None
-    rules = kind(lives, least_ns)
+    rules = Rules(lives, least_ns)
     limit = rules.of_run
     start_ns = min(life.start_ns for life in lives)
     ranks = range(1 + max(life.rank for life in lives))
@@ -169,16 +185,6 @@ def outcome(lives, numbers, now_ns) -> tuple[str, int]:
     return "finished" if finished else "failed", max(life.end_ns() for life in lives)
 
 
-def threshold(lives, least_ns: int) -> int:
-    """Ten times the lower 99th percentile of all steps but each life's first; of few steps, the lower median."""
-    lengths = [sum(ns for _, ns in step.parts) for life in lives for step in life.steps[1:]]
-    if not lengths:
-        return least_ns
-    percent = 99 if len(lengths) >= 100 * len({life.rank for life in lives if life.steps}) else 50
-    usual = max(x for x in lengths if 100 * sum(y < x for y in lengths) <= percent * (len(lengths) - 1))
-    return max(least_ns, 10 * usual)
-
-
 def by_state(parts: Parts) -> Counter:
     states = Counter()
     for phase, ns in parts:
@@ -186,11 +192,11 @@ def by_state(parts: Parts) -> Counter:
     return states
 
 
-def settled_steps(life: Life, rules: WholeRun) -> list[Counter]:
+def settled_steps(life: Life, rules: Rules) -> list[Counter]:
     """Each step's time by state, with the first step's excess and stalls, before it is known who is lost."""
     steps = [by_state(step.parts) for step in life.steps]
     limits = [rules.threshold(life, at) for at in range(len(steps))]
-    others = rules.others(steps)
+    others = steps[1 : 1 + FIRST_OTHERS]
     if rules.is_provisional(life):
         steps[0]["compile"] += steps[0].pop("productive", 0) + steps[0].pop("unattributed", 0)
         limits[0] = steps[0].total()
@@ -226,7 +232,7 @@ def is_lost(life: Life, index: int, points, safe) -> bool:
     return any(n > life.attempt and p is not None and index > p for n, p in points.items())
 
 
-def split_communication(rules: WholeRun, settled, points, safe, found: Found) -> None:
+def split_communication(rules: Rules, settled, points, safe, found: Found) -> None:
     together = defaultdict(list)
     for life in rules.lives:
         for step, states in zip(life.steps, settled[id(life)], strict=True):
@@ -245,7 +251,7 @@ def split_communication(rules: WholeRun, settled, points, safe, found: Found) ->
             states["communication"] = least
 
 
-def add_life(life: Life, rules: WholeRun, settled, points, safe, end_ns, found: Found) -> None:
+def add_life(life: Life, rules: Rules, settled, points, safe, end_ns, found: Found) -> None:
     rank, into = life.rank, found.states[life.rank]
     for phase, ns in life.startup if life.steps else []:
         into[phase if phase in ("restore", "compile", "rollout") else "startup"] += ns

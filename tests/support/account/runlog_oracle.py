@@ -1,9 +1,8 @@
 """The account of a run log by brute force, written from docs/definitions.md and sharing no code with the account.
 
 Every step of every rank is in memory, and every rule is a search over all of them. A log has one run and times that
-do not contradict each other; there are no windows and no bins. Where the definitions leave the last nanosecond open
-(a median between two lengths) it rounds down. `Unclear` means that a length is so near the stall threshold that the
-2^-11 of its half-precision bin decides.
+do not contradict each other; there are no windows. Where the definitions leave the last nanosecond open (a median
+between two lengths) it rounds down. `Unclear` means that the log is none of these.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ def account(text: str, stall_seconds: float) -> dict:
     points, commits = resume_points(lives), committed(lives)
     for life in lives:
         lay_out(life)
-    threshold = stall_threshold(lives, stall_seconds)
+    thresholds = Thresholds(lives, stall_seconds)
     provisional = None
     if not open_ and status == "failed":
         provisional = last_commit(lives, points, max(life.number for life in lives) + 1)
     blamed = defaultdict(lambda: [0, 0])
     for life in lives:
-        judge(life, lives, points, provisional, threshold, blamed)
+        judge(life, lives, points, provisional, thresholds, blamed)
     waits = stragglers(lives)
-    ranks = lay_ranks(lives, run, start, end, threshold)
+    ranks = lay_ranks(lives, run, start, end, thresholds.of_run())
     return summary(run, lives, ranks, points, blamed, waits, commits, (start, end))
 
 
@@ -202,20 +201,33 @@ def lay_out(life: Life) -> None:
         raise Unclear("the log contradicts itself")
 
 
-def stall_threshold(lives, stall_seconds: float) -> int:
-    lengths = sorted(step["length"] for life in lives for step in life.steps[1:])
-    percent = 99 if len(lengths) >= 100 * len({life.rank for life in lives if life.steps}) else 50
-    p99 = lengths[percent * (len(lengths) - 1) // 100] if lengths else 0
-    exact = sum(length == p99 for length in lengths) == sum(abs(n - p99) * 1000 < p99 for n in lengths)
-    least = ns(Decimal(stall_seconds))
-    if 10 * p99 <= least or exact:
-        return max(least, 10 * p99)
-    for life in lives:
-        for piece in life.pieces:
-            # An open end of 0.2 % on either side, and of the first step's excess on one.
-            if 9.98 * p99 < unplanned(piece["in"]) < 10.02 * p99 or piece is life.pieces[1:2]:
-                raise Unclear("a wait as long as the threshold")
-    return max(least, 10 * p99)
+class Thresholds:
+    """From how long on a wait is a stall: of each rank at a moment, by its last 1024 steps before."""
+
+    def __init__(self, lives, stall_seconds: float):
+        self.least = ns(Decimal(stall_seconds))
+        self._of_rank = defaultdict(list)
+        for life in sorted(lives, key=lambda life: (life.start, life.number)):
+            self._of_rank[life.rank].append(life)
+        self._lengths = {id(life): [step["length"] for step in life.steps] for life in lives}
+
+    def known(self, life: Life, steps: int) -> list[int]:
+        """Lengths of the rank's steps before this life's step of this place, each life's first left out."""
+        own = self._of_rank[life.rank]
+        before = [n for one in own[: own.index(life)] for n in self._lengths[id(one)][1:]]
+        return before + self._lengths[id(life)][1:steps]
+
+    def at(self, life: Life, steps: int) -> int:
+        known = sorted(self.known(life, steps)[-1024:])
+        if not known:
+            return max(self.least, 1800 * 10**9)
+        return max(self.least, 10 * (known[-1] if len(known) < 8 else known[99 * (len(known) - 1) // 100]))
+
+    def of_run(self) -> int:
+        """The longest of the ranks' at the end."""
+        newest = [own[-1] for own in self._of_rank.values()]
+        known = [self.at(life, len(life.steps)) for life in newest if self.known(life, len(life.steps))]
+        return max(known, default=self.least)
 
 
 def unplanned(states) -> int:
@@ -227,11 +239,11 @@ def move(states, names, to: str) -> None:
     states[to] += moved
 
 
-def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> None:
+def judge(life: Life, lives, points, provisional, thresholds: Thresholds, blamed) -> None:
     """Give each piece its states, and each step its fate."""
     first_excess(life)
-    for piece in life.pieces:
-        states, what = piece["in"], piece["what"]
+    for at, piece in enumerate(life.pieces):
+        states, what, threshold = piece["in"], piece["what"], thresholds.at(life, at // 2)
         if what == "step":
             if unplanned(states) > threshold:
                 move(states, [s for s in states if s not in PLANNED], "stall")
@@ -264,7 +276,7 @@ def judge(life: Life, lives, points, provisional, threshold: int, blamed) -> Non
 def first_excess(life: Life) -> None:
     if len(life.steps) < 2:
         return
-    others = life.steps[1:65]
+    others = life.steps[1:16]
     first = life.steps[0]["in"]
     work = lambda states: states["productive"] + states["unattributed"]  # noqa: E731
     excess = life.steps[0]["length"] - int(median(step["length"] for step in others))

@@ -12,12 +12,12 @@ from support.account.account_history import assert_closes, ns
 from support.aggregator.reports import body_of
 
 from goodput.account import compute, document
+from goodput.aggregator.column_attempt import columns_of
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.records import NewRecords, new_blocks
 from goodput.causes import explain
-from goodput.columns.attempts import columns_of
 from goodput.wire import schema
 
 NOW = ns(2000)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import SimpleNamespace
 
 from support.account.account_history import assert_closes
 from support.aggregator.exports import STALE, with_integers
 
 from goodput.account import Account, EndMark, compute
-from goodput.account.stall_threshold import StepLengths
+from goodput.account.by_core.engine import CoreEngine
 from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
+from goodput.aggregator.column_attempt import columns_of
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.blocks import as_columns
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.records import NewRecords
-from goodput.columns.attempts import columns_of
-from goodput.columns.engine import ColumnEngine
-from goodput.columns.snapshot import SnapshotError, decode, encode
+from goodput.aggregator.run_states import StateError, decode, encode
 from goodput.runlog import replay
 from goodput.runlog.export import export
 from goodput.wire import schema
@@ -109,10 +109,9 @@ class MemoryLedger:
     def take_segment(self, folding: IncrementalAccount, store: Store) -> None:
         """Keep the state of a fold, whose rows are all here."""
         copied = folding.copy()
-        if copied is not None and copied[2] == store.late_rows(folding.run.name):
-            engine, lengths, _ = copied
-            with suppress(SnapshotError):
-                body = encode(engine, lengths)
+        if copied is not None and copied[1] == store.late_rows(folding.run.name):
+            with suppress(StateError):
+                body = encode(copied[0])
                 self.kept_segments.append(Segment("r1", decode(body).numbers(), body))
 
     def events(self, identity: schema.Identity) -> list[schema.EventRow]:
@@ -126,7 +125,6 @@ def live_account(folding: IncrementalAccount, rows: MemoryLedger, now_ns: int):
         try:
             return folding.account(now_ns)
         except NeedsHistory as needs:
-            # A late row may change the threshold, so the second fold has all step lengths.
             read = folded(rows, without_rows(folding.run), needs.facts, STALL)
             folding.begin(*read, late=needs.late)
     return folding.account(now_ns)
@@ -141,19 +139,13 @@ def account_or_refold(folded: IncrementalAccount, whole, now_ns: int):
     try:
         return folded.account(now_ns), 0
     except NeedsHistory as needs:
-        engine = ColumnEngine(folded.run, needs.facts)
-        lengths = StepLengths(int(60 * 1e8))
-        for key, attempt in whole.attempts.items():
-            engine.folds[key].final = False
-            before = 0
-            for row in attempt.ordered_rows():
-                if row.end_ns > needs.facts.bounds[key].to_ns:
-                    break
-                if before and row.number == before + 1:
-                    lengths.add(row.end_ns - row.start_ns)
-                before = row.number
-                engine.row(key, row)
-        folded.begin(engine, lengths)
+        engine = CoreEngine(folded.run, needs.facts, 60.0)
+        for own in needs.facts.by_rank.values():
+            for one in own:
+                key = one.rank, one.attempt
+                to_ns, rows = needs.facts.bounds[key].to_ns, whole.attempts[key].ordered_rows()
+                engine.rows(key, takewhile(lambda row, to_ns=to_ns: row.end_ns <= to_ns, rows))
+        folded.begin(engine)
         return folded.account(now_ns), 1
 
 

@@ -72,6 +72,7 @@ class Charged:
     row: LifeRow
     states: Counter
     part: Counter  # what of it lies in the bound
+    counts: bool  # whether it ends in the bound
 
     def own(self) -> int:
         return sum(
@@ -134,12 +135,11 @@ def charge_life(life: Life, into: Found, past: list[int], planned: Counter, leas
         elif is_single:
             past.append(inside.total())
             inside = stalled(inside, limit)
-        own = Charged(row, inside, in_part(inside, part_ns))
+        own = Charged(row, inside, in_part(inside, part_ns), bool(counts))
         into.inside.update(own.part)
         into.kept_steps += counts * (row.last - row.first + 1)
         into.work += share * (row.last - row.first + 1)
-        if part_ns or (began == now and counts):
-            rows.append(own)
+        rows.append(own)
     return rows
 
 
@@ -262,6 +262,7 @@ def compare_spans(spans: list[tuple[int, list[Charged], Found]]) -> None:
     moved = {rank: within(own, waits[rank] - least) for rank, own, _ in spans}
     waited = sum(moved.values())
     is_single = all(len(own) == 1 and own[0].row.first == own[0].row.last for _, own, _ in spans)
+    is_single &= all(one.counts for _, own, _ in spans for one in own)
     for rank, own, found in spans:
         found.straggler_ns += moved[rank]
         found.matched_ns += sum(one.length() for one in own)

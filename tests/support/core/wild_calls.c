@@ -17,7 +17,8 @@
 typedef struct {
     uint64_t random;
     int64_t start_ns[ATTEMPTS], from_ns[ATTEMPTS], to_ns[ATTEMPTS], now[ATTEMPTS][WIDTH];
-    int phases[ATTEMPTS], attempts, groups, folded;
+    int phases[ATTEMPTS], attempts, groups, is_watching;
+    __int128 watched[ATTEMPTS][2 * ROW_STATES];
 } driver;
 
 static uint64_t below(driver *my, uint64_t bound)
@@ -64,12 +65,43 @@ static void add_attempt(driver *my, core_run *run)
     memset(my->now[at], 0, sizeof(my->now[at]));
     my->now[at][ROW_STEP] = -1;
     my->now[at][ROW_END] = facts.start_ns;
+    memset(my->watched[at], 0, sizeof(my->watched[at]));
     my->attempts++;
 }
 
-static void taken(void *context, const core_step *step)
+static void watch_row(void *context, const core_watched_row *row)
 {
-    ((driver *)context)->folded += step->count > 0;
+    driver *my = context;
+    for (int i = 0; i < ROW_STATES; i++) {
+        my->watched[row->attempt][i] += row->inside[i];
+        my->watched[row->attempt][ROW_STATES + i] += row->outside[i];
+    }
+}
+
+static void watch_first(void *context, const core_watched_first *first)
+{
+    driver *my = context;
+    for (int i = 0; i < ROW_STATES; i++)
+        my->watched[first->attempt][i] += first->after[i] - first->before[i];
+}
+
+static void watch_move(void *context, const core_watched_move *move)
+{
+    driver *my = context;
+    my->watched[move->attempt][COMMUNICATION] -= move->straggler_ns + move->bubble_ns;
+}
+
+/* What was watched sums to what is read, until a call that is made without a watcher. */
+static void watch(driver *my, core_run *run)
+{
+    core_watcher watcher = {watch_row, watch_first, watch_move, my};
+    int64_t values[READ_COUNT];
+    for (int at = 0; at < my->attempts; at++) {
+        core_read(run, at, values);
+        for (int i = 0; i < 2 * ROW_STATES; i++)
+            my->watched[at][i] = values[i];
+    }
+    core_watch(run, &watcher);
 }
 
 static void fold(driver *my, core_run *run)
@@ -93,7 +125,7 @@ static void fold(driver *my, core_run *run)
             values[i * width + (int)below(my, (uint64_t)width)] = any_value(my);
     }
     core_counts counts = {0};
-    core_fold(run, at, values, rows, below(my, 60) ? phases : any_index(my, PHASES), below(my, 2) ? taken : NULL, my, &counts);
+    core_fold(run, at, values, rows, below(my, 60) ? phases : any_index(my, PHASES), &counts);
     free(values);
 }
 
@@ -157,6 +189,8 @@ static void read_all(driver *my, core_run *run)
             sum += values[i];
             if (values[i] < 0)
                 fail("a state has less than no time");
+            if (my->is_watching && my->watched[at][i] != values[i])
+                fail("what was watched is not what is read");
         }
         int64_t from_ns = my->start_ns[at] > my->from_ns[at] ? my->start_ns[at] : my->from_ns[at];
         int64_t to_ns = values[READ_END] < my->to_ns[at] ? values[READ_END] : my->to_ns[at];
@@ -205,7 +239,7 @@ static core_run *restore(driver *my, core_run *run)
             for (int value = 0; value < WIDTH; value++)
                 row[value] = below(&other, 2) ? my->now[at][value] + 1 : any_value(&other);
             if (phases > 0 && phases <= PHASES)
-                core_fold(wrong, at, row, 1, phases, NULL, NULL, &counts);
+                core_fold(wrong, at, row, 1, phases, &counts);
             int64_t values[READ_COUNT];
             core_read(wrong, at, values);
             core_end(wrong, at);
@@ -245,6 +279,9 @@ static void *drive(void *argument)
             break;
         case 5:
             run = restore(&my, run);
+            my.is_watching = below(&my, 3) > 0;
+            if (my.is_watching)
+                watch(&my, run);
             break;
         case 8:
             fold_block(&my, run);

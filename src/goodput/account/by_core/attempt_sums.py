@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import sub
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
-from goodput.account.attempts import Attempt
+from goodput.account.attempts import Attempt, has_time
 from goodput.account.facts import Bound
-from goodput.account.fold import has_time
 from goodput.account.states import INDEX, share, vector
 
 _INSIDE = [(READ_INDEX[state], INDEX[state]) for state in ROW_STATES]
@@ -27,7 +27,8 @@ class AttemptSums:
 
     kept: list[int] = field(default_factory=vector)  # of kept steps
     rest: list[int] = field(default_factory=vector)  # of everything else in its bound
-    ending: list[int] = field(default_factory=vector)  # the part of `rest` that follows the last step
+    tail: list[int] = field(default_factory=vector)  # the part of `rest` that follows the newest row
+    ending: list[int] = field(default_factory=vector)  # the same of one that made steps
     rows: int = 0
     kept_steps: int = 0
     lost_steps: int = 0
@@ -48,6 +49,8 @@ class AttemptSums:
     caused_ns: int = 0  # waiting of others for this one
     caused_in_group_ns: int = 0
     compared_steps: int = 0
+    compared_own_ns: int = 0  # own time of these and of compared rows of several steps, but for the first
+    compared_count: int = 0  # their steps
     last_steps: int = 0  # compared steps in which others waited for it
     first_compared: int | None = None  # the first step in which it was compared with peers
     is_slow: bool = False
@@ -91,6 +94,8 @@ _COPIED = (
         "caused_ns",
         "caused_in_group_ns",
         "compared_steps",
+        "compared_own_ns",
+        "compared_count",
         "last_steps",
         "threshold_ns",
         "lengths",
@@ -106,13 +111,56 @@ def add_tail(sums: AttemptSums, tail: Mapping[str, int], bound: Bound, end_ns: i
         states[state] = ns[at]
     began, length = sums.end_ns, sum(states)
     if began < bound.from_ns or end_ns > bound.to_ns:
-        states = share(states, max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns)), length)
+        part = max(0, min(end_ns, bound.to_ns) - max(began, bound.from_ns))
+        states = share(states, part, length)
+        for at in (_TAIL_SAVED, _TAIL_COMPUTE):
+            ns[at] = ns[at] * part // length if length else 0
     sums.saved_ns += ns[_TAIL_SAVED]
     sums.compute_ns += ns[_TAIL_COMPUTE]
     for state, more in enumerate(states):
         sums.rest[state] += more
+    sums.tail = states
     is_stall = sum(ns[at] for at in _UNPLANNED) > sums.threshold_ns
     if sums.rows:
         sums.ending = states
         if bound.running and not bound.died and not is_stall:
             sums.kept_ns += sum(states)
+
+
+_ADDED_UP = (
+    *(
+        "kept_steps",
+        "lost_steps",
+        "kept_ns",
+        "saved_ns",
+        "device_ns",
+        "work",
+        "kept_samples",
+        "samples",
+        "clamped",
+        "matched_ns",
+    ),
+    *("waited_ns", "caused_ns", "caused_in_group_ns", "compared_steps", "last_steps"),
+    *("compared_own_ns", "compared_count"),
+)
+
+
+def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
+    """The sums of what came after `before`, which are of the same attempt up to an earlier time."""
+    if before is None:
+        return sums
+    lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
+    return replace(
+        sums,
+        kept=list(map(sub, sums.kept, before.kept)),
+        rest=list(map(sub, sums.rest, before.rest)),
+        ending=list(map(sub, sums.ending, before.ending)),
+        lost_by={
+            number: (
+                steps - before.lost_by.get(number, (0, 0))[0],
+                ns - before.lost_by.get(number, (0, 0))[1],
+            )
+            for number, (steps, ns) in lost.items()
+        },
+        **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},
+    )

@@ -1,4 +1,4 @@
-"""The account's time by state from rows at hand, added up by the compiled core.
+"""The account's time by state from rows, added up by the compiled core.
 
 The core knows attempts, groups and rows; here is who takes part in which comparison and whose the time after the last
 row is. Cost: about 1 us per row, more where rows are objects.
@@ -8,26 +8,52 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from copy import copy
 from itertools import chain
-from typing import cast
+from typing import NamedTuple, cast
 
-from goodput._core import DIED, ENDED, RUNNING, CoreRun
-from goodput.account.attempts import Attempt, Row, Run
+from goodput._core import DIED, ENDED, RUNNING, CoreError, CoreRun
+from goodput.account.attempts import Attempt, Row, Run, padded, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums, add_tail, attempt_sums
 from goodput.account.facts import Facts, Key
-from goodput.account.fold import padded, state_of, states_of_phases
 from goodput.account.slow_ranks.pipeline import Pipeline, pipeline_of
-from goodput.account.states import STATES
+from goodput.account.states import INDEX, STATES, state_of
+from goodput.slices import AT_A_TIME, Slices, result_of
 
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9
 STEP_MAX = (1 << 62) - 1
+_LOST = INDEX["lost"]
+
+
+class Told(NamedTuple):
+    """What the core was told of an attempt: its bound, the last step that counts with the resume points of later restarts,
+    and how many phases it has."""
+
+    from_ns: int
+    to_ns: int
+    limit: int
+    points: list[int]
+    width: int
+
+
+class Known(NamedTuple):
+    """What an engine knows besides its core: what that was told of each attempt, in its order, groups by number and name,
+    pipelines by number, units by name, the attempts that were ended, and where the core's time begins, in unix ns."""
+
+    told: list[tuple[Key, Told]]
+    groups: list[tuple[tuple[int, str], int]]
+    pipelines: dict[int, Pipeline]
+    units: dict[str, int]
+    ended: list[Key]
+    origin_ns: int
 
 
 class CoreEngine:
     """Feed it with the rows of each attempt, those of a rank in the order of its attempts; then `sums` once.
 
-    All attempts of `facts` with steps are compared. Raises CoreError where the core cannot be loaded.
+    All attempts of `facts` with steps are compared. Attempts and facts may change between rows: see `follow`.
+    Raises CoreError where the core cannot be loaded.
     """
 
     def __init__(self, run: Run, facts: Facts, stall_seconds: float):
@@ -38,23 +64,65 @@ class CoreEngine:
         self.pipelines: dict[int, Pipeline] = {}  # by attempt number
         self.groups: dict[tuple[int, str], int] = {}  # by attempt number and name, "" for a pipeline
         self.wrong = 0  # rows with numbers out of range
-        self._attempts = list(chain.from_iterable(facts.by_rank.values()))
+        self.ended: set[Key] = set()  # attempts whose groups do not wait for them any more
         # The core has no time below 0.
-        self._origin_ns = min([0, *(attempt.start_ns for attempt in self._attempts)])
+        self.origin_ns = min([0, *(attempt.start_ns for attempt in run.attempts.values())])
         self._units: dict[str, int] = {}
-        self._of_rank: dict[int, int] = {}
-        self._find_pipelines()
-        for attempt in self._attempts:
-            if attempt.first_step is not None:
-                self._begin(attempt, self._group_of(attempt))
+        self._of_rank: dict[int, Key] = {}  # the last of each rank's attempts
+        self._told: dict[Key, Told] = {}
+        self.follow(facts)
 
-    def _find_pipelines(self) -> None:
+    @classmethod
+    def restored(cls, run: Run, core: CoreRun, known: Known, stall_seconds: float) -> CoreEngine:
+        """One that goes on from a snapshot; `follow` must be called next."""
+        engine = cls.__new__(cls)
+        engine.run, engine.core, engine.wrong = run, core, 0
+        engine.least_stall_ns, engine.origin_ns = int(stall_seconds * 1e9), known.origin_ns
+        engine._told = dict(known.told)
+        engine.places = {key: at for at, key in enumerate(engine._told)}
+        engine.groups, engine.pipelines = dict(known.groups), dict(known.pipelines)
+        engine.ended, engine._units = set(known.ended), dict(known.units)
+        engine._of_rank = {key[0]: key for key in engine.places}
+        return engine
+
+    def known(self) -> Known:
+        """See `restored`."""
+        groups = list(self.groups.items())
+        told = [(key, self._told[key]) for key in self.places]
+        return Known(told, groups, self.pipelines, self._units, sorted(self.ended), self.origin_ns)
+
+    def follow(self, facts: Facts) -> bool:
+        """Go on under newer facts of the same run; False, and it is of no more use, if folded rows would differ under them."""
+        self.facts = facts
+        stepping = [one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None]
+        new = [one for one in stepping if (one.rank, one.attempt) not in self.places]
+        try:
+            if (new or not self.places) and not self._regroup(stepping):
+                return False
+            for attempt in new:
+                before = self._of_rank.get(attempt.rank)
+                if before is not None and not _comes_after(facts.by_rank[attempt.rank], before, attempt):
+                    return False
+                group = self._group_of(attempt)
+                if self.core.settled(group) >= (attempt.first_step or 0):
+                    return False
+                self._begin(attempt, group)
+            for key in facts.bounds.keys() & self.places.keys():
+                self._tell(key)
+        except CoreError:
+            return False
+        return True
+
+    def _regroup(self, stepping: list[Attempt]) -> bool:
+        """Find the pipelines; False where one is another than that of rows that were folded."""
         by_number: dict[int, list[Attempt]] = {}
-        for attempt in self._attempts:
-            if attempt.first_step is not None:
-                by_number.setdefault(attempt.attempt, []).append(attempt)
+        for attempt in stepping:
+            by_number.setdefault(attempt.attempt, []).append(attempt)
         found = {number: pipeline_of(own) for number, own in by_number.items()}
+        begun = {number for number, _ in self.groups}
+        is_same = all(found.get(number) == self.pipelines.get(number) for number in begun)
         self.pipelines = {number: one for number, one in found.items() if one is not None}
+        return is_same
 
     def _group_of(self, attempt: Attempt) -> int:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
@@ -65,23 +133,38 @@ class CoreEngine:
         return self.groups[key]
 
     def _begin(self, attempt: Attempt, group: int) -> None:
-        key = attempt.rank, attempt.attempt
-        bound, limit, _, restarts = self.facts.criteria(key)
-        place = self.core.attempt(
+        key, before = (attempt.rank, attempt.attempt), self._of_rank.get(attempt.rank)
+        states = _states(attempt)
+        self.places[key] = self.core.attempt(
             attempt.rank,
-            attempt.start_ns - self._origin_ns,
+            attempt.start_ns - self.origin_ns,
             group,
-            [STATES[state] for state in states_of_phases(attempt)],
-            before=self._of_rank.get(attempt.rank, -1),
+            states,
+            before=-1 if before is None else self.places[before],
             stage=attempt.stage or 0,
             unit=self._units.setdefault(attempt.group_name(), len(self._units)),
         )
-        self.places[key] = self._of_rank[attempt.rank] = place
-        from_ns = max(bound.from_ns - self._origin_ns, 0)
-        self.core.bound(place, from_ns, max(bound.to_ns - self._origin_ns, from_ns))
+        self._of_rank[attempt.rank] = key
+        self._told[key] = Told(-1, -1, -2, [], len(states))
+
+    def _tell(self, key: Key) -> None:
+        """Tell the core an attempt's bound, limit and phases where they have changed. Raises CoreError."""
+        bound, limit, _, restarts = self.facts.criteria(key)
+        from_ns = max(bound.from_ns - self.origin_ns, 0)
         # No step is below 0.
         points = [min(max(point, -1), STEP_MAX) for point, _ in restarts if point is not None]
-        self.core.limit(place, max(limit, -1), points)
+        width = len(self.run.attempts[key].phases)
+        told = Told(from_ns, max(bound.to_ns - self.origin_ns, from_ns), max(limit, -1), points, width)
+        before, place = self._told[key], self.places[key]
+        if told == before:
+            return
+        if width > before.width:
+            self.core.phases(place, _states(self.run.attempts[key]))
+        if told[:2] != before[:2]:
+            self.core.bound(place, *told[:2])
+        if told[2:4] != before[2:4]:
+            self.core.limit(place, *told[2:4])
+        self._told[key] = told
 
     def group_name(self, attempt: Attempt) -> tuple[int, str]:
         """The attempt number, and the name of those that it is compared with; "" for a pipeline."""
@@ -89,7 +172,11 @@ class CoreEngine:
 
     def rows(self, key: Key, rows: Iterable[Row]) -> None:
         """Take rows of cumulative totals of one attempt, in the order of their numbers."""
-        width, origin_ns, values = len(self.run.attempts[key].phases), self._origin_ns, array("q")
+        width, origin_ns, values = (
+            self._told[key].width if key in self._told else 0,
+            self.origin_ns,
+            array("q"),
+        )
         for row in rows:
             values.extend((row.number, row.step, row.end_ns - origin_ns, row.samples, row.device_ns))
             values.extend(padded(row.totals, width))
@@ -97,36 +184,62 @@ class CoreEngine:
         if values:
             self.wrong += self.core.fold(self.places[key], values).wrong
 
+    def width(self, key: Key) -> int:
+        """How many phases the rows of an attempt have."""
+        return self._told[key].width
+
+    def leave(self, key: Key) -> None:
+        """Let the others of its group go on without an attempt that is over or, for now, silent."""
+        if not self.facts.bounds[key].running:
+            self.core.end(self.places[key])
+            self.ended.add(key)
+        elif self.facts.end_ns - self.run.attempts[key].beat_ns() > SILENT_NS:
+            self.core.absent(self.places[key])
+
+    def copy(self) -> CoreEngine:
+        """One that goes on apart from this one."""
+        other = copy(self)
+        other.core = CoreRun.restore(self.core.save())
+        for name in ("places", "pipelines", "groups", "ended", "_units", "_of_rank", "_told"):
+            setattr(other, name, copy(getattr(self, name)))
+        return other
+
     def sums(self) -> dict[Key, AttemptSums]:
         """What each attempt of the facts comes to. No row may follow."""
+        return result_of(self.summing())
+
+    def summing(self) -> Slices[dict[Key, AttemptSums]]:
+        """As `sums`, in slices."""
+        attempts = list(chain.from_iterable(self.facts.by_rank.values()))
         alone = None
-        for attempt in self._attempts:
-            if (attempt.rank, attempt.attempt) not in self.places:
+        for attempt in attempts:
+            key = (attempt.rank, attempt.attempt)
+            if key not in self.places:
                 alone = self.core.group() if alone is None else alone
                 self._begin(attempt, alone)
-        for attempt in self._attempts:
-            self._leave(attempt)
-        if not self._attempts:
+                self._tell(key)
+        yield
+        for at, attempt in enumerate(attempts):
+            if at % AT_A_TIME == 0:
+                yield
+            self.leave((attempt.rank, attempt.attempt))
+        if not attempts:
             return {}
         values = cast("list[list[int]]", self.core.read_all().tolist())
+        yield
         rates, found = self.core.rates(), {}
-        for attempt in self._attempts:
+        for at, attempt in enumerate(attempts):
+            if at % AT_A_TIME == 0:
+                yield
             key = attempt.rank, attempt.attempt
             place = self.places[key]
             own = found[key] = attempt_sums(values[place])
-            own.end_ns += self._origin_ns
+            own.end_ns += self.origin_ns
             own.rate = rates[place] or None
-            self._add_losses(key, own)
+            if own.lost_steps or own.rest[_LOST]:
+                self._add_losses(key, own)
             self._add_tail(attempt, own)
         return found
-
-    def _leave(self, attempt: Attempt) -> None:
-        """Let the others of its group go on without an attempt that is over or silent."""
-        key = attempt.rank, attempt.attempt
-        if not self.facts.bounds[key].running:
-            self.core.end(self.places[key])
-        elif self.facts.end_ns - attempt.beat_ns() > SILENT_NS:
-            self.core.absent(self.places[key])
 
     def _add_losses(self, key: Key, own: AttemptSums) -> None:
         known = [number for point, number in self.facts.after[key] if point is not None]
@@ -141,11 +254,21 @@ class CoreEngine:
         end_ns = max(bound.end_ns, own.end_ns)
         how = DIED if bound.died else RUNNING if bound.running else ENDED
         state = STATES[state_of(attempt.phase, attempt.phase_states)]
-        known = padded(attempt.totals, len(attempt.phases))
-        before = own.rest[STATES.index("lost")]
-        tail = self.core.tail(self.places[key], known, state, end_ns - self._origin_ns, how)
+        known = padded(attempt.totals, self._told[key].width)
+        before = own.rest[_LOST]
+        tail = self.core.tail(self.places[key], known, state, end_ns - self.origin_ns, how)
         add_tail(own, tail, bound, end_ns)
-        lost = own.rest[STATES.index("lost")] - before
+        lost = own.rest[_LOST] - before
         if lost and restarts:
             steps, ns = own.lost_by.get(restarts[0][1], (0, 0))
             own.lost_by[restarts[0][1]] = steps, ns + lost
+
+
+def _states(attempt: Attempt) -> list[str]:
+    return [STATES[state] for state in states_of_phases(attempt)]
+
+
+def _comes_after(own: list[Attempt], before: Key, attempt: Attempt) -> bool:
+    """Whether an attempt of a rank comes after the one of the key, in the order of its attempts."""
+    keys = [(one.rank, one.attempt) for one in own]
+    return before not in keys or keys.index(before) < keys.index((attempt.rank, attempt.attempt))

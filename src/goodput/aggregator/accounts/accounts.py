@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from msgspec import Struct
@@ -35,11 +35,10 @@ from goodput.aggregator.ingest.health_log import HealthLog
 from goodput.aggregator.ingest.node_clocks import NodeClocks
 from goodput.aggregator.ingest.recent.step_trends import StepWindows
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger import step_lengths
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.threads import in_thread
+from goodput.aggregator.run_states import RunState, StateError
 from goodput.causes import explain
-from goodput.columns.snapshot import FoldState, SnapshotError
 from goodput.slices import AT_A_TIME, Slices, result_of
 
 FOLD_AGAIN_SECONDS = 10.0
@@ -97,13 +96,6 @@ class _Cached(NamedTuple):
     revision: int
     cost_ns: int
     is_expired: bool = False  # it stands only until another one can be computed
-
-
-class RightFold(NamedTuple):
-    """The fold of a run, and how often it had begun when it was right."""
-
-    live: IncrementalAccount
-    times_begun: int
 
 
 async def _flushed() -> None:
@@ -244,29 +236,24 @@ class Accounts:
             live.last = cached.account if cached is not None else None
         return live
 
-    def resume(self, name: str, state: FoldState | None, now_ns: int | None = None) -> None:
+    def resume(self, name: str, state: RunState | None, now_ns: int | None = None) -> None:
         """Compute the account of a run that was read from the ledger, from `state` on if it has one."""
         live = self._fold_of(name, self.store.runs[name])
         self._drop_computation(name)
-        known = step_lengths.stored(self.history.ledger, name)
-        if known is not None and (state is None or sum(state.numbers().values()) < sum(known[1].values())):
-            # The state, or the rows, lack steps that were thinned since.
-            live.drop_all_rows()
-        elif state is not None:
-            with suppress(SnapshotError):
-                live.begin(state.engine(live.run), state.lengths())
-        else:
-            live.begin_with_none(self.clock_ns() if now_ns is None else now_ns)
+        now_ns = self.clock_ns() if now_ns is None else now_ns
+        if state is not None:
+            with suppress(StateError):
+                live.begin_with(state, now_ns)
         try:
             self.account(name, now_ns)
         except NeedsHistory as needs:
             # The segment is not right any more: steps were lost since.
             run = without_rows(live.run)
-            read = folded(self.history.ledger, run, needs.facts, self.stall_seconds, live.known_lengths())
+            read = folded(self.history.ledger, run, needs.facts, self.stall_seconds)
             live.begin(*read, late=needs.late)
             self.account(name, now_ns)
 
-    def resumed_in(self, store: Store, name: str, state: FoldState | None) -> IncrementalAccount:
+    def resumed_in(self, store: Store, name: str, state: RunState | None) -> IncrementalAccount:
         """The fold of a run of another store, for `adopt`; in any thread."""
         other = Accounts(
             store,
@@ -405,8 +392,7 @@ class Accounts:
                 run = without_rows(live.run)
                 # The rows in memory are read from the ledger, which may not have the newest yet.
                 await self.flush()
-                known = needs.facts, self.stall_seconds, live.known_lengths()
-                read, _ = await self.history.run(INTERNAL, folded, run, *known)
+                read, _ = await self.history.run(INTERNAL, folded, run, needs.facts, self.stall_seconds)
                 self._drop_computation(name)
                 live.begin(*read, late=needs.late)
                 pause_seconds = min(10 * (time.perf_counter() - began), FOLD_AGAIN_SECONDS)
@@ -417,32 +403,6 @@ class Accounts:
                 del self._folding[name]
 
         self._folding[name] = asyncio.get_running_loop().create_task(fold())
-
-    def right_fold(self, account: Account) -> RightFold | None:
-        """The fold of which an account was computed, without rows in memory, so that it is folded again from the ledger if ever.
-
-        None where the account or the fold is not right any more, or the run is being folded again.
-        """
-        live = self._lives.get(account.run)
-        if live is None or live.last is not account or not live.is_right() or account.run in self._folding:
-            return None
-        live.drop_rows()
-        return RightFold(live, live.times_begun)
-
-    @contextmanager
-    def holding(self, fold: RightFold) -> Iterator[bool]:
-        """Within the context the run is not folded again from the ledger. Yields whether it was not since `fold` was taken
-        either; where it was, nothing is held."""
-        live, name = fold.live, fold.live.run.name
-        is_same = self._lives.get(name) is live and live.times_begun == fold.times_begun
-        if name in self._folding or not is_same:
-            yield False
-            return
-        self._folding[name] = asyncio.get_running_loop().create_future()
-        try:
-            yield True
-        finally:
-            self._folding.pop(name).set_result(None)
 
     def hang(self, name: str, now_ns: int | None = None, account: Account | None = None) -> Hang | None:
         """The verdict on a run that hangs, None while it does not. `account` is its newest, if it is at hand."""
@@ -524,7 +484,7 @@ class Accounts:
         """The run of an account that was just computed, as the functions that read the ledger take it."""
         now_ns = account.end_ns if account.status == "running" else self.clock_ns()
         run = self.store.runs[account.run]
-        return Past(run, now_ns, account.threshold_ns, self.stale_seconds, account.planned)
+        return Past(run, now_ns, account.threshold_ns, self.stale_seconds, self.stall_seconds)
 
     def _skewed(self, name: str) -> list[SkewedClock]:
         hosts = (process.attempt.host for process in self.store.newest[name].values())

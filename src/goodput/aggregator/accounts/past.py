@@ -1,45 +1,48 @@
 """Accounts of a run's past, folded from the ledger's columns in a thread of History.
 
-A fold begins with the newest segment that is right under the run's facts, else with the first row. Of a window only the
-rows inside are read. About Ledger.rows_held rows are in memory at most, or HELD_LEAST of each attempt.
+A fold begins with the newest state in the ledger that is right under the run's facts, else with the first row. The
+account of a window is that up to its end less that up to its start, so the rows beside both are read. About
+Ledger.rows_held rows are in memory at most, or HELD_LEAST of each attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 
 import numpy as np
 
+from goodput._core import FIRST_OTHERS, READ_INDEX
 from goodput.account import Account, Attempt, Run, document
+from goodput.account.by_core.compute import finishing
+from goodput.account.by_core.engine import CoreEngine
 from goodput.account.document_types import AccountDocument
-from goodput.account.facts import Bound, Facts, Key, gather
-from goodput.account.fold import OTHERS_MAX, Fold
-from goodput.account.stall_threshold import PlannedLimits, StepLengths
-from goodput.aggregator.accounts.stored_states import States, begun_between
-from goodput.aggregator.ledger import step_lengths
+from goodput.account.facts import Facts, Key, gather
+from goodput.aggregator.accounts.new_rows import fold_parts, table_of, wanted_of
+from goodput.aggregator.accounts.stored_states import States
+from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.causes import explain
-from goodput.columns.attempts import ColumnAttempt, row_of
-from goodput.columns.engine import ColumnEngine
-from goodput.columns.fold import fold_columns
-from goodput.columns.lengths import add_lengths
+from goodput.defaults import STALL_SECONDS
 from goodput.wire.step_blocks import END, NUMBER, TOTALS
 from goodput.wire.step_columns import widened
 
 # Of an attempt's trimmed rows that end beyond its bound this many are returned; the rest become one long step.
 BEYOND_MAX = 10_000
 HELD_LEAST, PAGE_ROWS_MAX = 32, 1 << 14
+# Rows after a bound that are read for the comparison of steps before it.
+AFTER_MAX = 4096
+_NUMBER, _TOP_STEP, _END, _PROVISIONAL, _LATE = (
+    READ_INDEX[name] for name in ("number", "top_step", "end_ns", "provisional", "late_rows")
+)
 
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 Check = Callable[[], None]  # called between slices; raises to end the work
 Arrays = Iterator[np.ndarray]  # rows of an attempt in order, (columns, rows) as in wire.step_blocks
-
-Columns = Callable[[Ledger, StoredProcess, Fold, Arrays], Arrays]
 
 
 def never() -> None:
@@ -52,9 +55,9 @@ class Past:
 
     run: Run
     now_ns: int
-    threshold_ns: int
+    threshold_ns: int  # of the run's account, 0 where it is not known
     stale_seconds: float
-    planned: PlannedLimits = field(default_factory=PlannedLimits)
+    stall_seconds: float = STALL_SECONDS
 
     def __post_init__(self):
         self.run = without_rows(self.run)
@@ -97,99 +100,116 @@ def documents(
 def account_of(ledger: Ledger, past: Past, window: Window, check: Check = never) -> Account:
     """The account of a window."""
     facts = past.facts(window)
-    for engine, is_last in _begun_windows(ledger, past, facts, check):
-        for parts in together(readers(engine, ledger), check):
-            fold_columns(engine, parts)
-        if is_last or not engine.groups.has_late:
-            return engine.finish()
-    raise AssertionError
+    engine = engine_until(ledger, past, window[1], check)
+    is_begun = window[0] is not None and facts.start_ns > engine.facts.start_ns
+    before = engine_until(ledger, past, window[0], check) if is_begun else None
+    slices = finishing(engine, facts, before)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as over:
+            return over.value
+        check()
 
 
-def _begun_windows(
-    ledger: Ledger, past: Past, facts: Facts, check: Check
-) -> Iterator[tuple[ColumnEngine, bool]]:
-    """Engines that have folded the first rows of a window; the last one has none, and is marked so."""
-    # A state has all rows from the start of the run on.
-    if all(attempt.start_ns >= facts.start_ns for attempt in past.run.attempts.values()):
-        for begun in _begun(ledger, past.run, facts):
-            if begun is not None:
-                yield begun[0], False
-    else:
-        both, fold_until = (facts, past.facts((None, None))), partial(_fold_until, ledger, check)
-        begun = begun_between(States(ledger, past.run), past.run, both, past.planned, fold_until)
-        if begun is not None:
-            yield begun, False
-    yield ColumnEngine(past.run, facts, past.planned.copy()), True
+def engine_until(ledger: Ledger, past: Past, end_ns: int | None, check: Check = never) -> CoreEngine:
+    """An engine of a run up to a time, with the rows that decide on what came before it."""
+    facts, states = past.facts((None, end_ns)), States(ledger, past.run)
+    for begun in states.engines(facts, past.stall_seconds):
+        late = _late_rows(begun)
+        if wanted_of(begun) is not None:
+            fold_until(ledger, begun, check)
+            if _late_rows(begun) == late:
+                return begun
+    engine = CoreEngine(past.run, facts, past.stall_seconds)
+    fold_until(ledger, engine, check)
+    return engine
 
 
-def _fold_until(ledger: Ledger, check: Check, engine: ColumnEngine, last: Mapping[Key, Fold]) -> None:
-    """Fold the rows of these attempts up to the last ones of these folds."""
-
-    def until(ledger: Ledger, process: StoredProcess, fold: Fold, pages: Arrays) -> Arrays:
-        number = last[fold.attempt.rank, fold.attempt.attempt].number
-        for values in rows_of_bound(ledger, process, fold, pages):
-            count = int(np.searchsorted(values[NUMBER], number, side="right"))
-            if count:
-                yield values[:, :count]
-            if values.shape[1] and values[NUMBER, -1] >= number:
-                return
-
-    ends_ns = {key: fold.last_end_ns for key, fold in last.items()}
-    for parts in together(readers(engine, ledger, until, goes_on=True, only=ends_ns), check):
-        fold_columns(engine, parts)
+def _late_rows(engine: CoreEngine) -> int:
+    """How many rows came too late for their group: where a state had given up on a rank, more rows are read."""
+    return int(table_of(engine)[:, _LATE].sum())
 
 
-def _begun(ledger: Ledger, run: Run, facts: Facts) -> Iterator[tuple[ColumnEngine, StepLengths] | None]:
-    """Folds of the run's first rows that are right under these facts, those of the most rows first; last None."""
-    states = States(ledger, run)
-    for at in reversed(range(states.count_within(facts))):
-        begun = states.engine(at, facts)
-        if begun is not None:
-            yield begun
-    yield None
-
-
-def readers(
-    engine: ColumnEngine,
-    ledger: Ledger,
-    columns: Columns | None = None,
-    goes_on: bool = False,
-    only: Mapping[Key, int] | None = None,
-    page_rows: int = 0,
-) -> list[Reader]:
-    """A reader for each attempt that has rows within its bound, in the order of their starts; by default of all those rows.
-
-    With `only` those of these attempts, up to about these times; `goes_on` where other rows of them are folded
-    afterwards. `page_rows` are read of an attempt at a time, by default as many as fit.
-    """
-    processes = _processes(ledger, engine.run)
-    chosen: list[tuple[StoredProcess, Fold]] = []
-    bounds: list[PageBounds] = []
-    folds = sorted(engine.folds.items(), key=lambda item: (item[0][0], item[1].attempt.start_ns, item[0][1]))
-    for key, fold in folds:
-        bound, attempt = fold.bound, fold.attempt
-        has_rows = bound.to_ns > bound.from_ns and attempt.first_step is not None
-        has_more = not fold.number or fold.number < attempt.top_number
-        fold.exhausted = key not in processes or not has_rows or not has_more
-        fold.final = not goes_on
-        if not fold.exhausted and (only is None or key in only):
-            chosen.append((processes[key], fold))
-            bounds.append(_page_bounds(fold, bound, only))
-    most = page_rows or _rows_each(ledger, len(engine.folds))
-    pages = ledger.pages([process for process, _ in chosen], bounds, most)
-    find = columns or rows_of_bound
-    return [
-        Reader(fold, find(ledger, process, fold, rows), goes_on)
-        for rows, (process, fold) in zip(pages, chosen, strict=True)
+def fold_until(ledger: Ledger, engine: CoreEngine, check: Check) -> None:
+    """Fold the rows up to the end of the attempts' bounds, and of the rows after it those that their steps need."""
+    processes = processes_of(ledger, engine.run)
+    table, open_ = table_of(engine), dict[Key, PageBounds]()
+    for key, place in engine.places.items():
+        number, to_ns = int(table[place, _NUMBER]), engine.facts.bounds[key].to_ns
+        is_reached = number and table[place, _END] + engine.origin_ns >= to_ns
+        if key in processes and number < engine.run.attempts[key].top_number and not is_reached:
+            open_[key] = PageBounds(number, None, to_ns)
+    readers = [
+        Reader(key, _up_to(pages, engine.facts.bounds[key].to_ns))
+        for key, pages in pages_of(ledger, processes, open_, len(engine.places)).items()
     ]
+    for parts in together(readers, check):
+        fold_parts(engine, parts)
+    _fold_after(ledger, engine, processes, check)
+
+
+def _up_to(pages: Arrays, to_ns: int) -> Arrays:
+    """The rows up to the first one that ends then or later."""
+    for values in pages:
+        is_last = values[END] >= to_ns
+        if is_last.any():
+            yield values[:, : int(is_last.argmax()) + 1]
+            return
+        yield values
+
+
+def _fold_after(
+    ledger: Ledger, engine: CoreEngine, processes: dict[Key, StoredProcess], check: Check
+) -> None:
+    """Fold rows after the bounds, until a first step has others to be compared with, and its group's ranks all have the steps
+    in it."""
+    table = table_of(engine)
+    reached: dict[tuple[int, str], int] = {}
+    names = {key: engine.group_name(engine.run.attempts[key]) for key in engine.places}
+    for key, place in engine.places.items():
+        reached[names[key]] = max(reached.get(names[key], -1), int(table[place, _TOP_STEP]))
+    begun = table[:, _NUMBER].copy()
+    while True:
+        check()
+        table, open_ = table_of(engine), dict[Key, PageBounds]()
+        for key, place in engine.places.items():
+            number = int(table[place, _NUMBER])
+            is_behind = table[place, _TOP_STEP] < reached[names[key]] and number - begun[place] < AFTER_MAX
+            is_held = table[place, _PROVISIONAL] and number <= 1 + FIRST_OTHERS
+            has_more = key in processes and number < engine.run.attempts[key].top_number
+            if has_more and (is_behind or is_held):
+                open_[key] = PageBounds(number)
+        parts = {
+            key: values
+            for key, pages in pages_of(ledger, processes, open_, len(engine.places), HELD_LEAST).items()
+            if (values := next(pages, None)) is not None
+        }
+        if not parts:
+            return
+        fold_parts(engine, parts)
+
+
+def pages_of(
+    ledger: Ledger,
+    processes: dict[Key, StoredProcess],
+    bounds: dict[Key, PageBounds],
+    attempts: int,
+    rows: int = 0,
+) -> dict[Key, Arrays]:
+    """The rows of these attempts, `rows` of each at a time, by default as many as fit."""
+    chosen = [processes[key] for key in bounds]
+    pages = (
+        ledger.pages(chosen, list(bounds.values()), rows or _rows_each(ledger, attempts)) if chosen else []
+    )
+    return dict(zip(bounds, pages, strict=True))
 
 
 class Reader:
     """Rows of one attempt as columns, some at a time."""
 
-    def __init__(self, fold: Fold, pages: Arrays, goes_on: bool = False):
-        self.fold, self._pages, self.goes_on = fold, pages, goes_on  # whether more rows may be reported
-        self.key = (fold.attempt.rank, fold.attempt.attempt)
+    def __init__(self, key: Key, pages: Arrays):
+        self.key, self._pages = key, pages
         self._waiting, self._is_read = np.zeros((TOTALS, 0), np.int64), False
         self._fill()
 
@@ -227,7 +247,8 @@ class Reader:
 
 
 def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, np.ndarray]]:
-    """All rows, some at a time, in order of time over all ranks, so that a group's steps meet.
+    """All rows, some at a time, in order of time over all ranks, so that a group's steps meet; those of a rank in the order of
+    its attempts.
 
     What is yielded is empty when the next ones are read, so that they need not be in memory together.
     """
@@ -235,13 +256,13 @@ def together(readers: list[Reader], check: Check = never) -> Iterator[dict[Key, 
         check()
         for reader in readers:
             reader.fill()
-            # What it had was folded.
-            reader.fold.exhausted |= reader.is_empty and not reader.goes_on
         readers = [reader for reader in readers if not reader.is_empty]
         if readers:
-            known = [until_ns for reader in readers if (until_ns := reader.until_ns()) is not None]
+            # The rows of an attempt wait until all of the rank's attempt before it are taken.
+            first = {reader.key[0]: reader for reader in reversed(readers)}
+            known = [ns for reader in first.values() if (ns := reader.until_ns()) is not None]
             until_ns = min(known, default=None)
-            parts = {reader.key: reader.take(until_ns) for reader in readers}
+            parts = {reader.key: reader.take(until_ns) for reader in first.values()}
             yield parts
             parts.clear()
 
@@ -256,7 +277,7 @@ def rows_held(ledger: Ledger, run: Run) -> int:
     return _rows_each(ledger, len(run.attempts)) * len(run.attempts)
 
 
-def _processes(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
+def processes_of(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
     processes = ledger.sources(run.name)
     if run.attempts and not processes:
         # Such as a ledger file that was replaced by a new one.
@@ -264,121 +285,48 @@ def _processes(ledger: Ledger, run: Run) -> dict[Key, StoredProcess]:
     return {(one.identity.rank, one.identity.attempt): one for one in processes}
 
 
-def _cut_ns(fold: Fold, bound: Bound) -> int | None:
-    """Where the bound of an attempt begins, if that is not where the attempt does and no row was folded yet."""
-    return bound.from_ns if not fold.number and bound.from_ns > fold.attempt.start_ns else None
-
-
-def _page_bounds(fold: Fold, bound: Bound, only: Mapping[Key, int] | None) -> PageBounds:
-    """Blocks that begin after what is wanted need not be listed, of which a long run has many."""
-    until_ns, attempt = bound.to_ns, fold.attempt
-    if only is not None:
-        until_ns = min(until_ns, only[attempt.rank, attempt.attempt])
-    return PageBounds(fold.number, _cut_ns(fold, bound), until_ns)
-
-
-def _needs_others(fold: Fold) -> bool:
-    """Whether the attempt's first step is or will be among those that are folded."""
-    return not fold.steps or fold.held_back() != (-1, 0)
-
-
-def rows_of_bound(_ledger: Ledger, _process: StoredProcess, fold: Fold, pages: Arrays) -> Arrays:
-    """Of an attempt's rows those from the start of its bound to the first row that ends beyond it.
-
-    The fold begins with the row before.
-    """
-    bound = fold.bound
-    cut_ns, before = _cut_ns(fold, bound), None
-    if fold.last_end_ns >= bound.to_ns and (
-        fold.number > OTHERS_MAX or (fold.number and not _needs_others(fold))
-    ):
-        return
-    for page in pages:
-        values = page
-        if cut_ns is not None:
-            is_inside = values[END] >= cut_ns
-            at = int(is_inside.argmax()) if is_inside.any() else values.shape[1]
-            before = values[:, at - 1].tolist() if at else before
-            if at == values.shape[1]:
-                continue
-            if before is not None:
-                fold.begin(row_of(before))
-            cut_ns, values = None, values[:, at:]
-        # This row covers the rest of the bound; an attempt's first step is compared with the OTHERS_MAX after it.
-        is_last = values[END] >= bound.to_ns
-        if _needs_others(fold):
-            is_last &= values[NUMBER] > OTHERS_MAX
-        if is_last.any():
-            yield values[:, : int(is_last.argmax()) + 1]
-            return
-        yield values
-    if cut_ns is not None and before is not None:
-        fold.begin(row_of(before))
-
-
 def folded(
-    ledger: Ledger,
-    run: Run,
-    facts: Facts,
-    stall_seconds: float,
-    known: step_lengths.KnownLengths | None = None,
-    check: Check = never,
-) -> tuple[ColumnEngine, StepLengths, dict[Key, np.ndarray]]:
-    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond.
-
-    `known` lengths count instead of those of thinned rows where the ledger has none.
-    """
-    processes = _processes(ledger, run)
-    known = step_lengths.of_thinned(ledger, run.name, known)
-    most = _rows_each(ledger, len(run.attempts))
-    for begun in _begun(ledger, run, facts):
-        is_whole = begun is None
-        engine, lengths = begun or (
-            ColumnEngine(run, facts),
-            StepLengths.for_threshold(stall_seconds),
-        )
-        has_known = known is None or engine.folds.count_rows() >= sum(known[1].values())
-        lengths, before = (lengths, {}) if known is None or has_known else (known[0].copy(), known[1])
-        chosen, beyond = [], {}
-        for key, fold in engine.folds.items():
-            fold.final = False
-            fold.exhausted &= fold.number >= fold.attempt.top_number
-            if key in processes and not fold.exhausted:
-                chosen.append(key)
-        bounds = [PageBounds(engine.folds[key].number) for key in chosen]
-        found = []
-        for key, rows in zip(
-            chosen, ledger.pages([processes[key] for key in chosen], bounds, most), strict=True
-        ):
-            fold = engine.folds[key]
-            found.append(Reader(fold, _within(rows, fold, beyond.setdefault(key, [])), goes_on=True))
-        for parts in together(found, check):
-            _add_lengths(lengths, engine, parts, before)
-            fold_columns(engine, parts)
-            if engine.groups.has_late and not is_whole:
-                break
-        if is_whole or not engine.groups.has_late:
-            _check_trimmed(ledger, engine, beyond)
-            return engine, lengths, {key: joined(parts) for key, parts in beyond.items() if parts}
-    raise AssertionError
+    ledger: Ledger, run: Run, facts: Facts, stall_seconds: float, check: Check = never
+) -> tuple[CoreEngine, dict[Key, np.ndarray]]:
+    """From what IncrementalAccount.begin continues: a fold of all rows within the bounds, and trimmed rows beyond."""
+    processes = processes_of(ledger, run)
+    for begun in States(ledger, run).engines(facts, stall_seconds):
+        late = _late_rows(begun)
+        if wanted_of(begun) is not None:
+            beyond = _fold_within(ledger, begun, processes, check)
+            if _late_rows(begun) == late:
+                return begun, beyond
+    engine = CoreEngine(run, facts, stall_seconds)
+    return engine, _fold_within(ledger, engine, processes, check)
 
 
-def _add_lengths(
-    lengths: StepLengths, engine: ColumnEngine, parts: Mapping[Key, np.ndarray], before: Mapping[Key, int]
-) -> None:
-    """Add those of rows that are folded next, without the rows up to those of the numbers `before`."""
-    after = [max(engine.folds[key].number, before.get(key, 0)) for key in parts]
-    new = [
-        values[:, values[NUMBER] > before[key]] if key in before else values for key, values in parts.items()
-    ]
-    add_lengths(lengths, new, after)
+def _fold_within(
+    ledger: Ledger, engine: CoreEngine, processes: dict[Key, StoredProcess], check: Check
+) -> dict[Key, np.ndarray]:
+    """Fold the rows within the bounds; returns trimmed rows beyond these. Raises LedgerError."""
+    table, bounds = table_of(engine), dict[Key, PageBounds]()
+    beyond: dict[Key, list[np.ndarray]] = {}
+    for key, place in engine.places.items():
+        number = int(table[place, _NUMBER])
+        if key in processes and number < engine.run.attempts[key].top_number:
+            bounds[key] = PageBounds(number)
+    readers = []
+    for key, pages in pages_of(ledger, processes, bounds, len(engine.places)).items():
+        latest_ns = int(table[engine.places[key], _END]) + engine.origin_ns
+        limits = engine.facts.bounds[key].to_ns, engine.run.attempts[key].trimmed
+        readers.append(Reader(key, _within(pages, latest_ns, *limits, beyond.setdefault(key, []))))
+    for parts in together(readers, check):
+        fold_parts(engine, parts)
+    _check_trimmed(ledger, engine, beyond)
+    return {key: joined(parts) for key, parts in beyond.items() if parts}
 
 
-def _check_trimmed(ledger: Ledger, engine: ColumnEngine, beyond: dict[Key, list[np.ndarray]]) -> None:
+def _check_trimmed(ledger: Ledger, engine: CoreEngine, beyond: dict[Key, list[np.ndarray]]) -> None:
     """Raise LedgerError where the ledger lacks rows that are not in memory: they would count as folded from now on."""
-    for (rank, number), fold in engine.folds.items():
-        more, gone = beyond.get((rank, number), []), fold.attempt.trimmed
-        last = int(more[-1][NUMBER, -1]) if more else fold.number
+    table = table_of(engine)
+    for (rank, number), place in engine.places.items():
+        more, gone = beyond.get((rank, number), []), engine.run.attempts[rank, number].trimmed
+        last = int(more[-1][NUMBER, -1]) if more else int(table[place, _NUMBER])
         if last < gone and sum(part.shape[1] for part in more) < BEYOND_MAX:
             raise LedgerError(
                 f"ledger {ledger.url}: it has rank {rank} attempt {number} up to row {last}, not up to {gone} yet"
@@ -391,22 +339,22 @@ def joined(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([widened(part, width) for part in parts], axis=1)
 
 
-def _within(rows: Arrays, fold: Fold, beyond: list[np.ndarray]) -> Arrays:
+def _within(rows: Arrays, latest_ns: int, to_ns: int, trimmed: int, beyond: list[np.ndarray]) -> Arrays:
     """The rows that end within the bound; of those after, what was trimmed is added to `beyond`.
 
     Bounds may have shrunk: a rank whose clock is behind the others' has reported since.
     """
-    latest_ns, left = fold.last_end_ns, BEYOND_MAX
+    left = BEYOND_MAX
     for some in rows:
         values = some
         if not beyond:
             latest = np.maximum.accumulate(np.maximum(values[END], latest_ns))
             latest_ns = int(latest[-1])
-            count = int(np.searchsorted(latest, fold.bound.to_ns, side="right"))
+            count = int(np.searchsorted(latest, to_ns, side="right"))
             if count:
                 yield values[:, :count]
             values = values[:, count:]
-        gone = values[:, values[NUMBER] <= fold.attempt.trimmed][:, :left]
+        gone = values[:, values[NUMBER] <= trimmed][:, :left]
         if gone.shape[1]:
             beyond.append(gone)
             left -= gone.shape[1]

@@ -10,8 +10,7 @@ import numpy as np
 
 from goodput.account import Account
 from goodput.account.facts import Key
-from goodput.account.fold import state_of
-from goodput.account.states import INDEX, STATES
+from goodput.account.states import INDEX, STATES, state_of
 from goodput.aggregator.accounts.past import Check
 from goodput.aggregator.ledger.stored_process import StoredProcess
 from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS

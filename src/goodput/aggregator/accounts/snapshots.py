@@ -13,13 +13,14 @@ import logging
 import random
 import time
 
+from goodput._core import READ_INDEX
 from goodput.account import FINAL_STATUSES
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ledger.ledger import LedgerError
 from goodput.aggregator.ledger.segments import Segment
-from goodput.columns.snapshot import SnapshotError, encode
+from goodput.aggregator.run_states import StateError, encode
 
 log = logging.getLogger("goodput.aggregator")
 EVERY_SECONDS = 5.0
@@ -27,6 +28,7 @@ STEPS_LEAST, STEPS_MAX, ROWS_MAX = 128, 1024, 1 << 18
 INTERIM_SECONDS = 60.0
 WAIT_TIMES = 50  # waits for so many times as long as a state took
 INT64_MAX = (1 << 63) - 1
+_NUMBER = READ_INDEX["number"]
 
 
 def rows_between(ranks: int) -> int:
@@ -64,7 +66,7 @@ class Snapshots:
             began, rows = time.monotonic(), live.rows()
             try:
                 await self.write(run, live, is_interim)
-            except (LedgerError, SnapshotError) as error:
+            except (LedgerError, StateError) as error:
                 log.warning("run %r: the state of its account was not written: %s", run, error)
             except Exception:
                 log.exception("run %r: writing the state of its account failed", run)
@@ -90,7 +92,7 @@ class Snapshots:
         return new < 0 or new >= rows_between(1 if is_over else max(going, 1))
 
     async def write(self, run: str, live: IncrementalAccount, is_interim: bool = False) -> bool:
-        """Write the state of a run; False where it has none that is right. Raises LedgerError, SnapshotError.
+        """Write the state of a run; False where it has none that is right. Raises LedgerError, StateError.
 
         It takes the place of the last one if that was interim.
         """
@@ -110,16 +112,17 @@ async def write_state(
 ) -> int | None:
     """Write the state of a run, in place of one of so many rows; how many rows are in it, None where none is right.
 
-    Raises LedgerError, SnapshotError.
+    Raises LedgerError, StateError.
     """
     copied = live.copy()
     if copied is None:
         return None
-    engine, lengths, late = copied
-    numbers = {key: fold.number for key, fold in engine.folds.items()}
+    engine, late = copied
+    values = engine.core.read_all()
+    numbers = {key: values[place, _NUMBER] for key, place in engine.places.items()}
     if sum(numbers.values()) > INT64_MAX:
-        raise SnapshotError("it has more rows than can be counted")
-    body = await asyncio.to_thread(encode, engine, lengths)
+        raise StateError("it has more rows than can be counted")
+    body = await asyncio.to_thread(encode, engine)
     segment = Segment(run, numbers, body, replaces)
     await ingest.add_segment(segment, late)
     return segment.rows()

@@ -16,14 +16,14 @@ from contextlib import contextmanager, suppress
 
 from goodput.account import FINAL_STATUSES, Account
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.bases import Move
+from goodput.aggregator.accounts.bases import moving
 from goodput.aggregator.accounts.live import NeedsHistory
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import write_state
 from goodput.aggregator.api.run_memory import RunMemory
 from goodput.aggregator.api.stored_accounts import bodies_of, decoded_account
 from goodput.aggregator.ingest.ingest import Ingest
-from goodput.aggregator.ledger import closed_runs
+from goodput.aggregator.ledger import bases, closed_runs
 from goodput.aggregator.ledger.blocks import HOURS, MINUTES
 from goodput.aggregator.ledger.compaction import DAY_NS, SEGMENT_ROWS, Compaction, Keep
 from goodput.aggregator.ledger.damage import log_set_aside, runs_of, set_aside
@@ -32,7 +32,7 @@ from goodput.aggregator.ledger.inspection import size_bytes
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.memory_bound import MemoryBound
-from goodput.columns.snapshot import FoldState, SnapshotError
+from goodput.aggregator.run_states import RunState, StateError
 
 log = logging.getLogger("goodput.aggregator")
 DELETIONS_EVERY_SECONDS, COMPACT_EVERY_SECONDS = 10.0, 60.0
@@ -71,7 +71,7 @@ class LedgerMaintenance:
         self._counts["ledger", "bytes"] = size_bytes(self._ledger)
         self._deletions = deletions(self._ledger)
 
-    def restored(self, run: str, state: FoldState | None) -> None:
+    def restored(self, run: str, state: RunState | None) -> None:
         """Called when a run was read from the ledger: the stored account of a closed one stands.
 
         Its steps may be thinned, so an account of them would be less exact.
@@ -170,10 +170,7 @@ class LedgerMaintenance:
                     continue
                 # Where no state serves yet, one may soon. A run that fails waits as long, so that others have their turn.
                 self._bases_due_ns[run, tier] = now_ns + every_ns // MOVES
-                moved = await self._move_base(account, tier, before_ns)
-                if moved is None:
-                    del self._bases_due_ns[run, tier]
-                elif moved:
+                if await self._move_base(account, tier, before_ns):
                     self._bases_due_ns[run, tier] = now_ns + every_ns
         self._bases_due_ns = {of: due for of, due in self._bases_due_ns.items() if of[0] in store.runs}
 
@@ -187,18 +184,12 @@ class LedgerMaintenance:
         ):
             self._counts["ledger", name] = count
 
-    async def _move_base(self, account: Account, tier: int, before_ns: int) -> bool | None:
-        """Whether the base moved on; None where that was not possible at the moment, or there is more."""
-        fold = self._accounts.right_fold(account)
-        if fold is None:
-            return None
-        move = Move(self._ledger, self._accounts.past(account), tier, before_ns)
-        async for _ in _slowly(move.preparing()):
+    async def _move_base(self, account: Account, tier: int, before_ns: int) -> bool:
+        """Whether the base moved on."""
+        before = await in_thread(bases.stored, self._ledger.fetch, account.run)
+        async for _ in _slowly(moving(self._ledger, self._accounts.past(account), tier, before_ns)):
             pass
-        with self._accounts.holding(fold) as is_same:
-            if is_same:
-                await in_thread(move.finish)
-        return move.has_found() if is_same and not move.has_more else None
+        return await in_thread(bases.stored, self._ledger.fetch, account.run) != before
 
     async def close_runs(self, now_ns: int) -> None:
         """Store the accounts of runs that have been over for long enough, after which they may leave memory."""
@@ -242,7 +233,7 @@ class LedgerMaintenance:
         if live is not None:
             try:
                 await write_state(self._ingest, run, live)
-            except SnapshotError as error:
+            except StateError as error:
                 log.warning("run %r: the state of its account was not written: %s", run, error)
 
 

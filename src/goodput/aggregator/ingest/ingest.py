@@ -50,7 +50,7 @@ from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.segments import Segment
 from goodput.aggregator.ledger.threads import in_thread
 from goodput.aggregator.records import HealthKey, NewRecords, health_key
-from goodput.columns.snapshot import FoldState, SnapshotError, decode
+from goodput.aggregator.run_states import RunState, StateError, decode
 from goodput.wire import schema
 
 log = logging.getLogger("goodput.aggregator")
@@ -115,7 +115,7 @@ class Ingest:
 
     def restore(
         self,
-        then: Callable[[str, FoldState | None], object] = lambda run, state: None,
+        then: Callable[[str, RunState | None], object] = lambda run, state: None,
         progress: Callable[[int], object] = lambda restored: None,
         has_room: Callable[[], bool] = lambda: True,
     ) -> int:
@@ -534,25 +534,25 @@ class Ingest:
             self._appending = []
 
 
-def states(ledger: Ledger, run: str) -> Iterator[FoldState]:
+def states(ledger: Ledger, run: str) -> Iterator[RunState]:
     """The run's segments that can be used, the newest first."""
     for body in ledger.segments(run):
         try:
             yield decode(body)
-        except SnapshotError as error:
+        except StateError as error:
             log.warning("run %r: a segment in the ledger is not used, more rows are read: %s", run, error)
 
 
 def restore_run(
     ledger: Ledger, store: Store, run: str, progress: Callable[[], object] = lambda: None
-) -> FoldState | None:
+) -> RunState | None:
     """Read a run from the ledger into a store: the rows after its newest segment, which is returned, or all.
 
     `progress` is called after each process. Raises LedgerError.
     """
     processes, end_marks = ledger.processes(run), ledger.ends(run)
     keys = {(one.identity.rank, one.identity.attempt) for one in processes}
-    state = next((one for one in states(ledger, run) if one.folds.keys() <= keys), None)
+    state = next((one for one in states(ledger, run) if one.rows.keys() <= keys), None)
     events, whole, after = ledger.events_of_run(run), [], []
     for process in processes:
         key = schema.stack_request(process.identity)
@@ -574,11 +574,11 @@ def restore_run(
     return state
 
 
-def _restore_rows(store: Store, process: schema.RankReport, state: FoldState | None) -> int:
+def _restore_rows(store: Store, process: schema.RankReport, state: RunState | None) -> int:
     """Let an attempt know the rows in `state`; returns the number above which rows are to be read."""
     attempt = store.attempt(process.identity)
     key = (attempt.rank, attempt.attempt)
-    if state is None or key not in state.folds:
+    if state is None or key not in state.rows:
         return 0
     state.restore_rows(key, attempt)
     # From the last one that was folded, with which the next one is compared.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from goodput.columns.attempts import columns_of
+from goodput.aggregator.column_attempt import columns_of
 from goodput.wire import compiled, schema
 from goodput.wire.step_blocks import END, NUMBER, START, STEP, TOTALS
 from goodput.wire.step_columns import StepColumns, decode, in_order, step_rows, wrong_rows

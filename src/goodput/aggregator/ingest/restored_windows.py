@@ -19,7 +19,7 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
 from goodput.aggregator.ledger.page_reader import PageBounds
 from goodput.aggregator.ledger.threads import in_thread
-from goodput.columns.snapshot import FoldState
+from goodput.aggregator.run_states import RunState
 from goodput.wire.step_blocks import NUMBER
 
 log = logging.getLogger("goodput.aggregator")
@@ -32,7 +32,7 @@ Key = tuple[int, int]  # (rank, attempt number)
 
 class _Lacking(NamedTuple):
     recent: RecentSteps  # of the run, to see whether it is still the same
-    state: FoldState
+    state: RunState
 
 
 class RestoredWindows:
@@ -43,7 +43,7 @@ class RestoredWindows:
         self._lacking: dict[str, _Lacking] = {}
         self._noted = 0
 
-    def note(self, run: str, recent: RecentSteps, state: FoldState | None) -> None:
+    def note(self, run: str, recent: RecentSteps, state: RunState | None) -> None:
         """A run that was restored after `state`: its recent steps lack the rows that are in it."""
         if state is not None:
             self._noted += 1
@@ -65,7 +65,7 @@ class RestoredWindows:
         if lacking is None or self._store.recent.get(run) is not lacking.recent:
             return
         attempts = self._store.runs[run].attempts
-        since = {key: attempts[key].seen_ns - WINDOWS_NS for key in lacking.state.folds if key in attempts}
+        since = {key: attempts[key].seen_ns - WINDOWS_NS for key in lacking.state.rows if key in attempts}
         try:
             older = await in_thread(self._read, run, lacking.state, since)
         except LedgerError as error:
@@ -75,7 +75,7 @@ class RestoredWindows:
             lacking.recent.add_older(older)
             self._store.revisions[run] += 1
 
-    def _read(self, run: str, state: FoldState, since: Mapping[Key, int]) -> RecentSteps:
+    def _read(self, run: str, state: RunState, since: Mapping[Key, int]) -> RecentSteps:
         keys = {(one.identity.rank, one.identity.attempt): one for one in self._ledger.sources(run)}
         wanted = [key for key in keys if key in since]
         bounds = [PageBounds(from_ns=since[key]) for key in wanted]
@@ -88,14 +88,14 @@ class RestoredWindows:
                 if held.shape[1]:
                     older.add((), np.ascontiguousarray(held), held.shape[1], before)
                     before = held[:, -1].tobytes()
-                if values[NUMBER, -1] >= state.folds[key].number:
+                if values[NUMBER, -1] >= state.rows[key].number:
                     break
         return older
 
 
-def _are_folded(numbers: np.ndarray, state: FoldState, key: Key) -> np.ndarray:
+def _are_folded(numbers: np.ndarray, state: RunState, key: Key) -> np.ndarray:
     """Which rows are in a state: what it lacked is counted when it comes."""
-    found = numbers <= state.folds[key].number
+    found = numbers <= state.rows[key].number
     for low, high in state.rows[key].holes:
         found &= (numbers < low) | (numbers > high)
     return found

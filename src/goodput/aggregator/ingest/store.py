@@ -19,6 +19,7 @@ from msgspec.structs import fields, replace
 from goodput.account import DECLARED, Attempt, EndMark, Row, Run
 from goodput.account.collectives.operation_sums import NO_SUMS
 from goodput.account.facts import Key
+from goodput.aggregator.column_attempt import NO_ENTRIES, ColumnAttempt, row_of
 from goodput.aggregator.ingest.checkpoint_times import CheckpointTimes, ProcessCheckpoints
 from goodput.aggregator.ingest.hardware_sums import sum_hardware
 from goodput.aggregator.ingest.operation_sums import SharedKeys, reported_rows
@@ -30,7 +31,6 @@ from goodput.aggregator.ingest.report_times import ahead_problem, start_problem
 from goodput.aggregator.ingest.sampled_ranks import SampledRanks, reported
 from goodput.aggregator.ingest.token_gpus import TokenGpus
 from goodput.aggregator.records import BLOCK_ROWS_MAX, NewBlock, NewRecords, new_blocks, own_start_ns
-from goodput.columns.attempts import NO_ENTRIES, ColumnAttempt, row_of
 from goodput.wire import connections, schema
 from goodput.wire.collectives import Collectives
 from goodput.wire.packed_rows import PackedRows, pack

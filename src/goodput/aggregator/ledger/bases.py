@@ -1,13 +1,13 @@
 """Bases: for each tier of a run that is not over, the segment up to which its steps may be thinned to that tier.
 
 Its account never goes on from before the first of them again, but where steps that were folded turn out to be lost, or
-late. So the steps before stay judged as they were, by the stall threshold of that time. Where such a fold has made the
-segment of a base wrong, and it was dropped, the base stands for nothing until it moves on.
+late. Where such a fold has made the segment of a base wrong, and it was dropped, the base stands for nothing until it
+moves on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sql
@@ -33,14 +33,10 @@ def stored(fetch: Callable[..., Any], run: str | None = None) -> list[Base]:
     return [Base(*row) for row in fetch(query if run is None else query.where(_bases.c.run == run))]
 
 
-def put(ledger: Ledger, base: Base, bodies: Mapping[int, bytes], dropped: Collection[int]) -> None:
-    """Set the base of a tier, with other bodies of its segment and some before, by rows, and drop segments; all or, where the
-    base's was dropped, nothing."""
+def put(ledger: Ledger, base: Base) -> None:
+    """Set the base of a tier; not where its segment was dropped."""
     with ledger.transaction({base.run}) as connection:
-        if segments.replace(connection, base.run, base.rows, bodies[base.rows]):
-            for rows in bodies.keys() - {base.rows}:
-                segments.replace(connection, base.run, rows, bodies[rows])
-            segments.drop(connection, base.run, dropped)
+        if segments.numbers(connection.execute, base.run, base.rows) is not None:
             of_tier = _bases.c.run == base.run, _bases.c.tier == base.tier
             connection.execute(_bases.delete().where(*of_tier))
             connection.execute(_bases.insert(), [base._asdict()])

@@ -18,7 +18,7 @@ from itertools import chain, groupby, islice
 import sqlalchemy as sql
 
 from goodput.aggregator import records
-from goodput.aggregator.ledger import bases, blocks, closed_runs, segments, step_lengths
+from goodput.aggregator.ledger import bases, blocks, closed_runs, segments
 from goodput.aggregator.ledger.block_reader import KEY, PROCESS_ID, listed_ids, stored_blocks
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.ledger import Ledger
@@ -178,13 +178,11 @@ class Compaction:
         spans: Spans = {}
         for rows in reversed([rows for rows in self.ledger.segment_rows(base.run) if rows <= base.rows]):
             state = segments.state(self.ledger.fetch, base.run, rows)
-            if state is not None and not spans:
-                step_lengths.store(self.ledger, base.run, state)
             yield
             if state is None:
                 continue
             border = segments.border_of(state)
-            for number, span in (border.spans or {}).items():
+            for number, span in border.spans.items():
                 spans.setdefault(number, []).append(span)
             if border.end_ns < oldest_ns:
                 break
@@ -204,28 +202,22 @@ class Compaction:
                     yield
 
     def _thin_segments(self, run: str, tier: int) -> Generator[None, None, Spans]:
-        """Drop segments that are closer to a later one than SEGMENT_ROWS rows of a tier, or at whose end ranks are too far
-        apart, but not the newest, from which a run goes on. Returns by attempt number the steps around the ends of others.
-        """
+        """Drop segments that are closer to a later one than SEGMENT_ROWS rows of a tier. Returns by attempt number the steps
+        around the ends of the others."""
         spans: Spans = {}
         dropped: list[int] = []
-        before_ns, last = None, None
+        before_ns = None
         for rows in reversed(self.ledger.segment_rows(run)):
             state = segments.state(self.ledger.fetch, run, rows)
-            if state is not None and last is None:
-                step_lengths.store(self.ledger, run, state)
             yield
             if state is None:
                 continue
-            border = segments.border_of(state, last)
-            last = last or border.numbers
-            is_apart = before_ns is None or border.end_ns <= before_ns - SEGMENT_ROWS * tier * 10**9
-            if is_apart and border.spans is not None:
-                for number, span in border.spans.items():
-                    spans.setdefault(number, []).append(span)
-            elif before_ns is not None:
+            border = segments.border_of(state)
+            if before_ns is not None and border.end_ns > before_ns - SEGMENT_ROWS * tier * 10**9:
                 dropped.append(rows)
                 continue
+            for number, span in border.spans.items():
+                spans.setdefault(number, []).append(span)
             before_ns = border.end_ns
         if dropped:
             with self.ledger.transaction() as connection:

@@ -8,14 +8,14 @@ row.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sql
 
 from goodput.aggregator.ledger.database import insert
 from goodput.aggregator.ledger.migrations.versions import version_5, version_7
-from goodput.columns.snapshot import FoldState, SnapshotError, decode
+from goodput.aggregator.run_states import RunState, StateError, decode
 
 Key = tuple[int, int]  # (rank, attempt number)
 # Of one run.
@@ -41,42 +41,31 @@ class Segment(NamedTuple):
 
 
 class Border(NamedTuple):
-    """Where a segment ends: the last end of a row, its last numbers, and by attempt number the steps from the last one that
-    was compared up to the last one that any rank has. A window that begins or ends here needs their rows. `spans` is None
-    where these steps are too many, or a rank was so late with its own that they do not count in what follows.
+    """Where a segment ends: the last end of a row, its last numbers, and by attempt number the steps from the last one of the
+    slowest rank up to the last one that any has. A window that begins or ends here needs their rows.
     """
 
     end_ns: int
     numbers: dict[Key, int]
-    spans: dict[int, tuple[int, int]] | None
+    spans: dict[int, tuple[int, int]]
 
 
-def border_of(state: FoldState, last: Mapping[Key, int] | None = None) -> Border:
-    """Where the segment of this state ends. `last` are the last numbers of the run."""
-    settled: dict[int, int] = {}
-    for (number, _), step in cast(Any, state.groups).settled.items():
-        settled[number] = min(step, settled.get(number, step))
-    spans = {number: (step, step) for number, step in settled.items()}
-    end_ns, numbers, is_late = 0, state.numbers(), False
-    for key, fold in state.folds.items():
-        if fold.steps:
-            low, high = spans.get(key[1], (-1, -1))
-            is_late |= fold.top_step < low and fold.number < (last or numbers).get(key, 0)
-            spans[key[1]] = low, max(high, fold.top_step)
-            end_ns = max(end_ns, fold.last_end_ns)
-    is_wide = any(high - low > SPAN_STEPS_MAX for low, high in spans.values())
-    return Border(end_ns, numbers, None if is_late or is_wide else spans)
+def border_of(state: RunState) -> Border:
+    """Where the segment of this state ends. Of a rank that is SPAN_STEPS_MAX behind no rows are needed."""
+    steps: dict[int, list[int]] = {}
+    for key, rows in state.rows.items():
+        if rows.top_step >= 0:
+            steps.setdefault(key[1], []).append(rows.top_step)
+    spans = {
+        number: (min(step for step in own if step >= max(own) - SPAN_STEPS_MAX), max(own))
+        for number, own in steps.items()
+    }
+    return Border(state.end_ns, state.numbers(), spans)
 
 
 def drop(connection: sql.Connection, run: str, rows: Collection[int]) -> None:
     """Drop the segments of a run with so many rows each."""
     connection.execute(_segments.delete().where(_segments.c.run == run, _segments.c.rows.in_(rows)))
-
-
-def replace(connection: sql.Connection, run: str, rows: int, body: bytes) -> bool:
-    """Store another body of a segment; False where it was dropped."""
-    of = (_segments.c.run == run, _segments.c.rows == rows)
-    return connection.execute(_segments.update().where(*of).values(body=body, bytes=len(body))).rowcount > 0
 
 
 def put(connection: sql.Connection, segment: Segment) -> None:
@@ -137,12 +126,12 @@ def body(fetch, run: str, rows: int) -> bytes | None:
     return None if found is None else bytes(found)
 
 
-def state(fetch, run: str, rows: int) -> FoldState | None:
+def state(fetch, run: str, rows: int) -> RunState | None:
     """The state in a segment, None if it was dropped meanwhile or cannot be used."""
     stored = body(fetch, run, rows)
     try:
         return None if stored is None else decode(stored)
-    except SnapshotError:
+    except StateError:
         return None
 
 

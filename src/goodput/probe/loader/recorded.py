@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from math import ceil, inf
 
 from goodput.account import Attempt
-from goodput.account.fold import padded, state_of
-from goodput.account.states import INDEX
+from goodput.account.attempts import padded
+from goodput.account.states import INDEX, state_of
 from goodput.account.text import milliseconds
 from goodput.probe.loader.limit import CLOSE, STILL_FASTER
 

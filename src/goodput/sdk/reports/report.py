@@ -61,8 +61,7 @@ def _report(session) -> Report:
     import time
 
     now_ns = time.perf_counter_ns()  # Before the imports, which are not training time.
-    from goodput.account import Run, document
-    from goodput.account.by_core.compute import compute
+    from goodput.account import Run, compute, document
     from goodput.causes import explain
     from goodput.rank_page.reader import Reader
     from goodput.sdk.reports.local_accounts import (

@@ -1,46 +1,36 @@
 """A run over time: GPU-seconds by state per bucket, and the ranks whose own step time stands out.
 
-One pass over the ledger's rows folds every step as the account does and spreads what it became over the buckets, so the
-buckets of a run sum to its account and the states of a bucket to its GPU time, to the nanosecond. Runs in a thread of
-History; a row costs some 10 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that
-deviate, each for itself, and evenly spaced others that are scaled to represent the rest; where even that is too much,
-only the rows at the buckets' edges, so that stalls in between are missed. `sampled` reports this.
+The core folds the ledger's rows, and what each became is spread over the buckets, so the buckets of a run sum to its
+account and the states of a bucket to its GPU time, to the nanosecond. Runs in a thread of History; a row costs some
+10 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that deviate, each for itself, and evenly spaced
+others that are scaled to represent the rest; where even that is too much, only the rows at the buckets' edges, so that
+stalls in between are missed. `sampled` reports this. What is charged in a window depends on earlier rows, of which at
+most as many are read: before a window of a long run all ranks begin as if they had made one long step until then, so
+how long a wait is a stall is known some steps later.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from operator import add
 from statistics import quantiles
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
-from goodput.account.facts import Facts, Key, gaps
-from goodput.account.fold import PRODUCTIVE, Fold
-from goodput.account.states import INDEX, STATES, share, vector
-from goodput.aggregator.accounts.past import (
-    Arrays,
-    Check,
-    Past,
-    Window,
-    never,
-    readers,
-    rows_of_bound,
-    together,
-)
-from goodput.aggregator.accounts.timelines.timed_columns import TimedGroups
-from goodput.aggregator.accounts.timelines.timed_fold import BucketSums, Grid, Own, Span, TimedFold
+from goodput.account.attempts import Attempt
+from goodput.account.by_core.engine import CoreEngine
+from goodput.account.facts import Facts, Span, gaps
+from goodput.account.states import INDEX, STATES, share
+from goodput.aggregator.accounts.past import Check, Past, Window, never
+from goodput.aggregator.accounts.timelines.grid import Grid, cells_of, own_times
+from goodput.aggregator.accounts.timelines.reading import fold_at, fold_from
+from goodput.aggregator.accounts.timelines.spans import BEGIN, COLUMN, END, Spans
 from goodput.aggregator.ledger.ledger import Ledger
-from goodput.aggregator.ledger.stored_process import StoredProcess
-from goodput.columns.engine import ColumnEngine
-from goodput.columns.fold import fold_columns
-from goodput.wire.step_blocks import NUMBER
 
 POINTS_MAX = 240
 COLUMNS_MAX = 60
@@ -48,9 +38,8 @@ RANKS_SHOWN = 64
 ROWS_MAX = 100_000
 # The least number of representative ranks; with fewer, one rank would weigh too much.
 SPREAD_MIN = 16
-_STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
-_LAUNCH, _UNOBSERVED = INDEX["launch"], INDEX["unobserved"]
-STALLS_SHOWN = 50
+STALLS_SHOWN, STALL_SPANS_MAX = 50, 10_000
+_UNOBSERVED = INDEX["unobserved"]
 
 
 class Bucket(Struct):
@@ -127,6 +116,13 @@ class Timeline(Struct):
     heat: Heat | None
 
 
+class Own(NamedTuple):
+    """A rank's own ns (steps without waiting for others) and steps, by column, in proportion to their overlap."""
+
+    ns: Sequence[float]
+    steps: Sequence[float]
+
+
 @dataclass
 class TimelineSums:
     """`cells` is GPU-ns by bucket and state, `gpu_ns` what each bucket's sum to; `own` is by rank."""
@@ -138,6 +134,14 @@ class TimelineSums:
     own: dict[int, Own]
     stalls: list[Span]
     sampled: Sampled | None = None
+
+
+class _Owner(NamedTuple):
+    """Whose a span is: whether it stands for others, how many devices, and the place of its rank among those read."""
+
+    is_spread: bool
+    devices: int
+    place: int = 0
 
 
 class _Choice(NamedTuple):
@@ -176,54 +180,75 @@ def sums_of(
     grid = Grid(facts.start_ns, facts.end_ns, points)
     if not grid.points:
         return TimelineSums(facts, grid, [], [], {}, [])
-    alone, spread, all_rows = _chosen(past, facts, worst)
-    ranks = alone | spread
-    per_column = -(-grid.points // COLUMNS_MAX)
-    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // per_column))
-    stalls: list[Span] = []
-    own = {rank: Own.empty(columns.points) for rank in ranks}
-    sums = [BucketSums(grid), BucketSums(grid)]  # of the ranks alone and spread
+    chosen = _chosen(past, facts, worst)
+    ranks = sorted(chosen.alone | chosen.spread)
+    engine = _engine(past, facts, ranks)
+    spans = Spans(engine)
+    if chosen.all_rows:
+        fold_from(ledger, engine, _begin_ns(engine), check)
+    else:
+        fold_at(ledger, engine, grid.edges, check)
+    spans.finish(engine.sums())
     devices = _devices(past, facts)
-    chosen = {key: attempt for key, attempt in past.run.attempts.items() if key[0] in ranks}
-    engine = ColumnEngine(
-        replace(past.run, attempts=chosen), facts, past.planned.copy(), TimedGroups, TimedFold
-    )
-    folds = cast("dict[Key, TimedFold]", engine.folds)
-    for (rank, _), fold in folds.items():
-        fold.sums, fold.devices = sums[rank in spread], devices[rank]
-        fold.columns, fold.own, fold.stalls = columns, own[rank], stalls
-        if fold.attempt.hardware.get("compute_ns") and fold.attempt.hardware.get("idle_ns"):
-            fold.compute = array("q", bytes(8 * grid.points))
-    rows = rows_of_bound if all_rows else partial(_rows_at, edges=grid.edges)
-    for parts in together(readers(engine, ledger, rows, page_rows=0 if all_rows else 1), check):
-        fold_columns(engine, parts)
-    engine.settle()
-    cast("TimedGroups", engine.groups).move_waiting()
-    for fold in folds.values():
-        _launch(fold)
+    place = {rank: at for at, rank in enumerate(ranks)}
+    owners = [_Owner(rank in chosen.spread, devices[rank], place[rank]) for rank, _ in engine.places]
     seen = {rank for rank in facts.by_rank if facts.expected.spans_of(rank)}
     for rank, count, _ in facts.expected.apart(seen):
-        if rank in ranks or rank not in seen:
+        if rank not in seen or rank in engine.facts.by_rank:
             for start, end, state, _ in gaps(facts, rank):
-                states = vector()
-                states[state] = end - start
-                sums[rank in spread].add_span(states, start, end, devices.get(rank, devices[None]) * count)
+                spans.add(len(owners), start, end, {STATES[state]: end - start})
+            owners.append(_Owner(rank in chosen.spread, devices.get(rank, devices[None]) * count))
     gpu_ns = _allocated(facts, grid, devices)
-    cells = list(map(_closed, sums[0].cells, sums[1].cells, gpu_ns))
+    sums = _sums(spans, owners, ranks, TimelineSums(facts, grid, gpu_ns, [], {}, []))
     of, unseen = len(facts.expected), len(facts.expected) - len(seen)
-    whole = all_rows and len(ranks) == len(seen)
-    sampled = None if whole else Sampled(len(ranks) + unseen, of, all_rows)
-    return TimelineSums(facts, grid, gpu_ns, cells, own, merged(stalls), sampled)
+    if not chosen.all_rows or len(ranks) < len(seen):
+        sums.sampled = Sampled(len(ranks) + unseen, of, chosen.all_rows)
+    return sums
+
+
+def _engine(past: Past, facts: Facts, ranks: Sequence[int]) -> CoreEngine:
+    by_rank = {rank: facts.by_rank[rank] for rank in ranks}
+    attempts = {(one.rank, one.attempt): one for own in by_rank.values() for one in own}
+    run = replace(past.run, attempts=attempts)
+    return CoreEngine(run, replace(facts, by_rank=by_rank), past.stall_seconds)
+
+
+def _begin_ns(engine: CoreEngine) -> int:
+    """From when on rows are read, such that those before the window are some ROWS_MAX at most."""
+    start_ns, attempts = engine.facts.start_ns, engine.run.attempts.values()
+    first_ns = min((one.start_ns for one in attempts), default=start_ns)
+    before_ns = max(start_ns - first_ns, 0)
+    rows = sum(_rows_between(engine.facts, one, first_ns, start_ns) for one in attempts)
+    return start_ns - before_ns * ROWS_MAX // max(rows, ROWS_MAX)
+
+
+def _rows_between(facts: Facts, attempt: Attempt, from_ns: int, to_ns: int) -> int:
+    """About how many rows of an attempt lie in a part of its life."""
+    end_ns = facts.bounds[attempt.rank, attempt.attempt].end_ns
+    part_ns = min(end_ns, to_ns) - max(attempt.start_ns, from_ns)
+    return attempt.top_number * max(part_ns, 0) // max(end_ns - attempt.start_ns, 1)
+
+
+def _sums(spans: Spans, owners: Sequence[_Owner], ranks: Sequence[int], into: TimelineSums) -> TimelineSums:
+    is_spread, weights, places = zip(*owners, strict=True) if owners else ((), (), ())
+    values, grid, facts = spans.values(), into.grid, into.facts
+    both = cells_of(values, grid, np.array(is_spread, int), np.array(weights, object))
+    into.cells = list(map(_closed, *both, into.gpu_ns))
+    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // -(-grid.points // COLUMNS_MAX)))
+    own = own_times(values, spans.steps(), columns, np.array(places, int), len(ranks))
+    into.own = {rank: Own(*times) for rank, *times in zip(ranks, *own, strict=True)}
+    stalled = values[values[:, COLUMN["stall"]] > 0, BEGIN : END + 1][:STALL_SPANS_MAX]
+    into.stalls = merged([(begin, end) for begin, end in stalled.tolist()])
+    return into
 
 
 def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
     """All ranks if they have at most ROWS_MAX rows, else `worst` and evenly spread others."""
     rows = {rank: 0 for rank in facts.by_rank if facts.expected.spans_of(rank)}
-    for (rank, _), attempt in past.run.attempts.items():
-        bound = facts.bounds[rank, attempt.attempt]
-        life = max(bound.end_ns - attempt.start_ns, 1)
-        if rank in rows:
-            rows[rank] += attempt.top_number * (bound.to_ns - bound.from_ns) // life
+    for key, attempt in past.run.attempts.items():
+        if attempt.rank in rows:
+            bound = facts.bounds[key]
+            rows[attempt.rank] += _rows_between(facts, attempt, bound.from_ns, bound.to_ns)
     if sum(rows.values()) <= ROWS_MAX:
         return _Choice(set(rows), set())
     alone = {rank for rank in worst if rank in rows}
@@ -235,34 +260,6 @@ def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:
     return _Choice(alone, spread, (len(alone) + many) * each <= 2 * ROWS_MAX)
 
 
-def _rows_at(
-    ledger: Ledger, process: StoredProcess, fold: Fold, pages: Arrays, *, edges: list[int]
-) -> Arrays:
-    """An attempt's first row, rows that touch an edge, and its last ones."""
-    page = next(rows_of_bound(ledger, process, fold, pages), None)
-    if page is None:
-        return
-    first, bound = page[:, :1].copy(), fold.bound
-    # Readers of many ranks wait at these lines: what they hold counts as often.
-    del page, pages
-    yield first
-    places = [ns for ns in edges if bound.from_ns < ns < bound.to_ns]
-    places.append(min(bound.to_ns, fold.attempt.rows_end_ns))
-    yield ledger.rows_at(process, sorted(places), after=int(first[NUMBER, 0]))
-
-
-def _launch(fold: TimedFold) -> None:
-    """As hardware.states_of does for an attempt's sums: the same share of compute is `launch` everywhere."""
-    if fold.compute is None:
-        return
-    covered = fold.attempt.hardware["compute_ns"]
-    idle, most = min(fold.attempt.hardware["idle_ns"], covered), max(covered, fold.compute_ns)
-    for cell, ns in zip(fold.sums.cells, fold.compute, strict=True):
-        moved = ns * idle // most * fold.devices
-        cell[PRODUCTIVE] -= moved
-        cell[_LAUNCH] += moved
-
-
 def _devices(past: Past, facts: Facts) -> dict[int | None, int]:
     """By rank; under None those of an unreported one, which is taken to have as many as the others."""
     most = max((attempt.devices for attempt in past.run.attempts.values()), default=1)
@@ -271,15 +268,12 @@ def _devices(past: Past, facts: Facts) -> dict[int | None, int]:
 
 def _allocated(facts: Facts, grid: Grid, devices: dict[int | None, int]) -> list[int]:
     """GPU-ns of all expected ranks, by bucket."""
-    found = [0] * grid.points
     alike: Counter[Span] = Counter()
     for rank, count, spans in facts.expected.apart(facts.by_rank):
         for span in spans:
             alike[span] += devices.get(rank, devices[None]) * count
-    for span, count in alike.items():
-        for bucket, ns in grid.parts(*span):
-            found[bucket] += ns * count
-    return found
+    begin, end = np.array(list(alike), np.int64).reshape(-1, 2).T
+    return grid.sums(begin, end, np.array(list(alike.values()), object))
 
 
 def _closed(alone: list[int], spread: list[int], whole: int) -> list[int]:

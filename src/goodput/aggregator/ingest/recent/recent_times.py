@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from goodput.aggregator.ingest.recent.bins import count_bins
 from goodput.aggregator.ingest.recent.run_histograms import BIN_BITS, RunHistogram, RunHistograms
-from goodput.columns.bins import count_bins
 from goodput.histograms.histogram import value_of
 
 SPAN_NS, SPANS = 60 * 10**9, 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from goodput.columns.bins import count_bins
+from goodput.aggregator.ingest.recent.bins import count_bins
 from goodput.histograms.histogram import Histogram
 from goodput.histograms.windows import StepSpans, Window, burst
 

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from goodput.columns.bins import fp16_bins
+from goodput.aggregator.ingest.recent.bins import fp16_bins
 from goodput.histograms.histogram import bin_of_ns
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.account.account_history import Process
 from support.seeds import cases
 
-from goodput.columns.attempts import ColumnAttempt, columns_of, rows_after
+from goodput.aggregator.column_attempt import ColumnAttempt, columns_of, rows_after
 from goodput.wire import compiled
 from goodput.wire.packed_rows import PackedRows, pack
 from goodput.wire.step_blocks import NUMBER

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from goodput.account.attempts import HOLES_MAX, Attempt, Row
-from goodput.account.fold import padded
+from goodput.account.attempts import HOLES_MAX, Attempt, Row, padded
 from goodput.wire import compiled
 from goodput.wire.packed_rows import PackedRows, unpacked
 from goodput.wire.step_blocks import END, NUMBER, STEP, TOTALS
