@@ -14,8 +14,6 @@ typedef struct {
     PyObject *columns, *widths, *cells;
 } HeldBlock;
 
-/* Columns of what `followed` finds. */
-enum { FOLLOWED_END, FOLLOWED_SHIFTED, FOLLOWED_SAMPLES, FOLLOWED_LENGTH, FOLLOWED_PHASES };
 enum { BINS = 31744, OCTAVE = 1024, OCTAVES = 32, BIN_BITS = 16, PLACES_MAX = 64 };
 /* A 64-bit integer, `at` strides on. */
 #define CELL(from, stride, at) (*(const int64_t *)((from) + (at) * (stride)))
@@ -309,64 +307,6 @@ failed:
     return NULL;
 }
 
-static inline int64_t grown(int64_t now, int64_t then)
-{
-    return now > then ? now - then : 0;
-}
-
-/* A value of a row; columns that it lacks are 0. */
-static inline int64_t cell(const char *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t column, Py_ssize_t row)
-{
-    int64_t value = 0;
-    if (column < columns)
-        memcpy(&value, values + (column * rows + row) * CELL_BYTES_MAX, sizeof value);
-    return value;
-}
-
-/* The steps of one rank that follow the row before them, from row `at` of `into` on: see recent_steps. */
-static PyObject *followed(PyObject *self, PyObject *arguments)
-{
-    PyObject *into;
-    Py_buffer then, now, out;
-    Py_ssize_t rows, at;
-    long long shift;
-    if (!PyArg_ParseTuple(arguments, "y*y*nLOn", &then, &now, &rows, &shift, &into, &at))
-        return NULL;
-    Py_ssize_t size = rows < 1 || rows > COUNT_MAX ? 0 : rows * CELL_BYTES_MAX;
-    if (size == 0 || now.len % size || now.len / size < TOTALS || then.len % CELL_BYTES_MAX)
-        PyErr_SetString(PyExc_ValueError, "want the columns of rows, and the row before");
-    else if (get_matrix(into, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0) {
-        Py_ssize_t had = then.len / CELL_BYTES_MAX, columns = now.len / size, width = out.shape[1];
-        int64_t *row = out.buf;
-        if (at < 0 || rows > out.shape[0] - at || width < FOLLOWED_PHASES)
-            PyErr_SetString(PyExc_ValueError, "rows do not fit the steps");
-        else
-            row += at * width;
-        for (Py_ssize_t i = 0; i < rows && !PyErr_Occurred(); i++) {
-            const char *last = i ? (const char *)now.buf + (i - 1) * CELL_BYTES_MAX : then.buf;
-            Py_ssize_t last_columns = i ? columns : had, last_rows = i ? rows : 1;
-#define NOW(column) cell(now.buf, columns, rows, column, i)
-#define THEN(column) cell(last, last_columns, last_rows, column, 0)
-            if (NOW(NUMBER) - THEN(NUMBER) != 1)
-                continue;
-            row[FOLLOWED_END] = NOW(END);
-            row[FOLLOWED_SHIFTED] = NOW(END) + shift;
-            row[FOLLOWED_SAMPLES] = grown(NOW(SAMPLES), THEN(SAMPLES));
-            row[FOLLOWED_LENGTH] = NOW(END) - NOW(START);
-            for (Py_ssize_t k = FOLLOWED_PHASES, column = TOTALS + 2; k < width; column += 2, k++)
-                row[k] = grown(NOW(column) - NOW(column + 1), THEN(column) - THEN(column + 1));
-#undef NOW
-#undef THEN
-            row += width;
-            at++;
-        }
-        PyBuffer_Release(&out);
-    }
-    PyBuffer_Release(&now);
-    PyBuffer_Release(&then);
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
-}
-
 /* The fp16 bin of a duration, none negative: see columns.bins. */
 static int bin_of(int64_t ns)
 {
@@ -464,10 +404,6 @@ static PyMethodDef functions[] = {
      "decoded or whose numbers do not ascend."},
     {"rows_after", rows_after, METH_VARARGS,
      "rows_after(wanted, columns, most): see aggregator.column_attempt; None where not all rows are packed."},
-    {"followed", followed, METH_VARARGS,
-     "followed(before, values, rows, shift, into, at): write a row for each step of one rank that follows the row before it, "
-     "from row `at` on: end, end on our clock, samples, length, and the time within the step of each phase but the first; "
-     "returns the row after them."},
     {"count_bins", count_bins, METH_VARARGS,
      "count_bins(times, places): keys (place << 16 | bin) in order and their counts, as bytes."},
     {"known_ranks", known_ranks, METH_VARARGS,
@@ -476,7 +412,7 @@ static PyMethodDef functions[] = {
 };
 
 /* Grows with each change of what a function takes or returns: see compiled. */
-enum { REVISION = 5 };
+enum { REVISION = 6 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "goodput.wire._steps", "See _steps.c.", -1, functions,

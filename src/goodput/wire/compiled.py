@@ -7,7 +7,7 @@ Each caller has the same in Python.
 from __future__ import annotations
 
 # That of the source beside this file.
-REVISION = 5
+REVISION = 6
 
 try:
     from goodput.wire import _steps
