@@ -14,7 +14,6 @@ from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 
 from goodput.aggregator.ingest.pushed_steps import decode_steps
-from goodput.aggregator.ingest.recent.bins import count_bins
 from goodput.wire import compiled, schema
 from goodput.wire.packed_rows import pack, unpack
 from goodput.wire.step_blocks import END, NUMBER, TOTALS, BlockError, StepBlock, check_block, encode_rows
@@ -215,14 +214,3 @@ def test_long_block_is_the_same():
     assert np.array_equal(
         decode([block, block], PHASES).values, in_python(decode, [block, block], PHASES).values
     )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_counted_bins_are_those_of_numpy(seed):
-    rng = np.random.default_rng(seed)
-    times = np.exp(rng.uniform(0, 34, (200, 6))).astype(np.int64) * (rng.random((200, 6)) < 0.8)
-    times[0], times[1] = (0, 61_035, 61_036, 65_519_999_999_999, 65_520_000_000_000, MOST), 0
-    places = [0, 5, -1, 63, 2, 1]
-    for values in (times, np.asfortranarray(times), times[:, ::-1], times[:0]):
-        (keys, counts), expected = count_bins(values, places), in_python(count_bins, values, places)
-        assert np.array_equal(keys, expected[0]) and np.array_equal(counts, expected[1])

@@ -34,8 +34,8 @@ _SUMS = (
     *(
         "last_steps",
         "compared_own_ns",
-    "compared_count",
-    "late_rows",
+        "compared_count",
+        "late_rows",
         "pending_rows",
         "lost_ns",
         "lost_steps",

@@ -250,7 +250,9 @@ class _Timeline:
         if not rank.has_step and begin_ns > rank.end_ns:
             self._slice_state(rank, attempt, rank.end_ns, begin_ns, "startup")
         elif (
-            rank.has_step and line.count == 1 and end_ns - rank.end_ns - planned_ns > self._replayed.account.threshold_ns
+            rank.has_step
+            and line.count == 1
+            and end_ns - rank.end_ns - planned_ns > self._replayed.account.threshold_ns
         ):
             self._end_lost(rank, attempt)
             self._slice_state(rank, attempt, rank.end_ns, end_ns, "stall")

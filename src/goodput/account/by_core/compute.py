@@ -1,6 +1,6 @@
 """The account of a run whose rows are at hand, by the compiled core.
 
-    account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
+account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def finishing(
             yield
         ranks.append(rank_account(facts, sums, some, restarts, usual, once))
     straggler = yield from sum_stragglers(engine, sums, before)
-    account = account_of(run, facts, _sums_of_all(engine, facts, sums), straggler, ranks, list(restarts.values()))
+    account = account_of(
+        run, facts, _sums_of_all(engine, facts, sums), straggler, ranks, list(restarts.values())
+    )
     account.planned = _planned(engine)
     account.once = once.total(account.gpu_ns())
     return account
