@@ -15,7 +15,6 @@ from support.aggregator.reports import body_of, rank_report
 from support.seeds import cases
 
 from goodput.account import compute
-from goodput.account.account import Engine
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
@@ -68,9 +67,9 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
         assert found == want
     if rows_max == 20 and folded.last.end_ns == want.end_ns:
         # All folded rows are dropped.
-        folds = folded._engine.folds
+        engine = folded._engine
         assert all(
-            a.kept_rows() <= a.after(folds[key].number).shape[1]
+            a.kept_rows() <= a.after(engine.core.read(engine.places[key])["number"]).shape[1]
             for key, a in some.runs["r1"].attempts.items()
             if sum(a.kept_rows() for a in some.runs["r1"].attempts.values()) > 20
         )
@@ -79,14 +78,13 @@ def test_incremental_account_equals_full_per_push(seed, rows_max, monkeypatch):
 def test_update_of_a_long_run_costs_new_rows(monkeypatch):
     """An update folds no more rows than were pushed since the last."""
     store, ranks = Store(), [Process(rank) for rank in range(2)]
-    folded, count = None, [0]
-    row = Engine.row
+    folded, count, fold = None, [0], live.fold
 
-    def counted(self, *arguments):
-        count[0] += 1
-        return row(self, *arguments)
+    def counted(engine, batch):
+        count[0] += batch.values.shape[1]
+        return fold(engine, batch)
 
-    monkeypatch.setattr(Engine, "row", counted)
+    monkeypatch.setattr(live, "fold", counted)
     for _ in range(30):
         for one in ranks:
             one.steps(500, forward=0.5, communication=0.25)
@@ -154,7 +152,6 @@ def test_trimmed_rows_are_folded_again_from_ledger(ledger, monkeypatch):
 def test_repeated_steps_are_not_refolded_each_time(monkeypatch):
     """Its own old steps are not late ones of its group: else the account would stand still for good."""
     monkeypatch.setattr(live, "ROWS_MAX", 10)
-    monkeypatch.setattr("goodput.account.rank_groups.SWEEP_ENTRIES", 8)
     store, whole, ranks = Store(), Store(), [Process(rank, world_size=2) for rank in range(2)]
     folded, anew = None, 0
     for turn in range(12):
@@ -194,7 +191,6 @@ def test_attempts_of_a_rank_are_folded_one_after_the_other(monkeypatch):
         store.merge(rank_report(process), process.now_ns)
     run, now_ns = store.runs["r1"], second.now_ns
     folded = IncrementalAccount(run, stall_seconds=60.0, stale_seconds=STALE)
-    folded.begin_with_none(now_ns)
     assert folded.account(now_ns) == compute(run, now_ns, stale_seconds=STALE, known_only=True)
 
 
@@ -206,8 +202,7 @@ def test_one_long_backlog_beside_many_attempts_takes_few_rounds(monkeypatch):
         store.merge(rank_report(one), one.now_ns)
     run, now_ns = store.runs["r1"], ns(1500)
     folded = IncrementalAccount(run, stall_seconds=60.0, stale_seconds=STALE)
-    folded.begin_with_none(now_ns)
-    advance = folded._advance
-    monkeypatch.setattr(folded, "_advance", lambda *given: rounds.append(1) or advance(*given))
+    wanted_of = live.wanted_of
+    monkeypatch.setattr(live, "wanted_of", lambda engine: rounds.append(1) or wanted_of(engine))
     assert folded.account(now_ns) == compute(run, now_ns, stale_seconds=STALE, known_only=True)
     assert len(rounds) < 15

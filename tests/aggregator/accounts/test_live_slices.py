@@ -12,22 +12,22 @@ from support.aggregator.live_accounts import STALE, STALL, TwoStores
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
-from goodput.account import facts, rank_groups
-from goodput.aggregator.accounts import live
+from goodput.account import facts
+from goodput.account.by_core import compute, engine, stragglers
+from goodput.aggregator.accounts import live, new_rows
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.live import NeedsHistory
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.store import Store
-from goodput.columns import finish, fold
 
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
     """Every attempt and every rank is a slice of its own."""
-    for module in (facts, finish):
+    for module in (facts, compute, engine, stragglers):
         monkeypatch.setattr(module, "AT_A_TIME", 1)
-    monkeypatch.setattr(fold, "ATTEMPTS_AT_ONCE", 1)
-    monkeypatch.setattr(fold, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(new_rows, "ATTEMPTS_AT_ONCE", 1)
+    monkeypatch.setattr(new_rows, "ROWS_AT_ONCE", 3)
 
 
 def play(seed: int, monkeypatch) -> int:
@@ -36,7 +36,6 @@ def play(seed: int, monkeypatch) -> int:
     draws, both, between = RandomReports(rng), TwoStores(), 0
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 200_000]))
     monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
-    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
     pushes, now_ns = iter(draws.story()), 0
     for now_ns, report in pushes:
         both.push(report, now_ns)
@@ -74,12 +73,11 @@ def test_reports_between_slices_change_no_later_account(part, monkeypatch):
     assert between > 100
 
 
-def test_account_given_up_anywhere_leaves_next_exact(monkeypatch):
-    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 8)
+def test_account_given_up_anywhere_leaves_next_exact():
     store = Store()
     for rank in range(3):
         process = Process(rank, world_size=3)
-        for step in range(8):
+        for step in range(20):
             process.steps(1, forward=1 + (rank == step % 3) / 4, communication=0.1 * ((rank + step) % 3))
         store.merge(rank_report(process), process.now_ns)
     now_ns, run = process.now_ns, store.runs["r1"]
@@ -99,7 +97,6 @@ def test_account_given_up_anywhere_leaves_next_exact(monkeypatch):
             pass
         parts.close()
         assert folding.account(now_ns) == want, f"given up after {at + 1} slices"
-        assert folding._lengths.count == whole._lengths.count, "each row's length counts once"
 
 
 def store_of(ranks: int) -> tuple[Store, list[Process]]:

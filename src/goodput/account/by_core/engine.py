@@ -70,7 +70,7 @@ class CoreEngine:
         self._units: dict[str, int] = {}
         self._of_rank: dict[int, Key] = {}  # the last of each rank's attempts
         self._told: dict[Key, Told] = {}
-        self.follow(facts)
+        self._follow(facts)
 
     @classmethod
     def restored(cls, run: Run, core: CoreRun, known: Known, stall_seconds: float) -> CoreEngine:
@@ -93,24 +93,27 @@ class CoreEngine:
 
     def follow(self, facts: Facts) -> bool:
         """Go on under newer facts of the same run; False, and it is of no more use, if folded rows would differ under them."""
+        try:
+            return self._follow(facts)
+        except CoreError:
+            return False
+
+    def _follow(self, facts: Facts) -> bool:
         self.facts = facts
         stepping = [one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None]
         new = [one for one in stepping if (one.rank, one.attempt) not in self.places]
-        try:
-            if (new or not self.places) and not self._regroup(stepping):
-                return False
-            for attempt in new:
-                before = self._of_rank.get(attempt.rank)
-                if before is not None and not _comes_after(facts.by_rank[attempt.rank], before, attempt):
-                    return False
-                group = self._group_of(attempt)
-                if self.core.settled(group) >= (attempt.first_step or 0):
-                    return False
-                self._begin(attempt, group)
-            for key in facts.bounds.keys() & self.places.keys():
-                self._tell(key)
-        except CoreError:
+        if (new or not self.places) and not self._regroup(stepping):
             return False
+        for attempt in new:
+            before = self._of_rank.get(attempt.rank)
+            if before is not None and not _comes_after(facts.by_rank[attempt.rank], before, attempt):
+                return False
+            group = self._group_of(attempt)
+            if self.core.settled(group) >= max(attempt.first_step or 0, 0):
+                return False
+            self._begin(attempt, group)
+        for key in facts.bounds.keys() & self.places.keys():
+            self._tell(key)
         return True
 
     def _regroup(self, stepping: list[Attempt]) -> bool:

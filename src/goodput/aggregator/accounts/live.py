@@ -18,7 +18,7 @@ from goodput.account import Account, Run
 from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Facts, Key, gathering
-from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold, table_of, wanted_of
+from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold, settled_until_ns, table_of, wanted_of
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.run_states import RunState
 from goodput.slices import Slices, result_of
@@ -79,25 +79,27 @@ class IncrementalAccount:
                 return (yield from finishing(engine))
             self._engine = None
         elif self._engine is None and self.last is None and not self._trimmed():
-            return (yield from finishing((yield from self._restart(facts))))
+            return (yield from finishing((yield from self._restart(facts, now_ns))))
         if self.last is not None and self._behind(self.last, facts, now_ns):
             return self.last
         if self._trimmed():
             raise NeedsHistory(facts, self._rows_late())
-        return (yield from finishing((yield from self._restart((yield from self._facts(now_ns))))))
+        return (yield from finishing((yield from self._restart(facts, now_ns))))
 
     def _facts(self, now_ns: int) -> Slices[Facts]:
         return (yield from gathering(self.run, now_ns, 0, self._stale_seconds, True))
 
-    def _restart(self, facts: Facts) -> Slices[CoreEngine]:
+    def _restart(self, facts: Facts, now_ns: int) -> Slices[CoreEngine]:
         """Fold again from the rows in memory, which are all; returns a copy as `_folded` does."""
-        # A row that comes late while they are taken is noticed by the next account.
-        late = self._rows_late()
-        self.begin(CoreEngine(self.run, facts, self._stall_seconds), late=late)
-        assert self._engine is not None
-        engine = yield from self._folded(self._engine, facts, is_new=True)
-        assert engine is not None
-        return engine
+        while True:
+            # A row that comes late while they are taken is noticed by the next account.
+            new = CoreEngine(self.run, facts, self._stall_seconds)
+            self.begin(new, late=self._rows_late())
+            engine = yield from self._folded(new, facts, is_new=True)
+            if engine is not None:
+                return engine
+            # The first rows of an attempt came meanwhile.
+            facts = yield from self._facts(now_ns)
 
     def _folded(self, engine: CoreEngine, facts: Facts, is_new: bool = False) -> Slices[CoreEngine | None]:
         """A copy of the engine with all rows that the facts know of, also those whose result may still change.
@@ -240,10 +242,10 @@ def _count(wanted: list[Wanted]) -> int:
 
 
 def _folding(engine: CoreEngine, wanted: list[Wanted], most: int = sys.maxsize) -> Slices[list[Batch]]:
-    """Fold these attempts' next rows that end in their bounds, of each at most so many; returns those that follow."""
+    """Fold these attempts' next rows that are settled, of each at most so many; returns those that follow."""
     rest: list[Batch] = []
     for batch in batches(wanted, most):
-        inside, beyond = batch.split(batch.within([engine.facts.bounds[key].to_ns for key in batch.keys]))
+        inside, beyond = batch.split(batch.within([settled_until_ns(engine.facts, key) for key in batch.keys]))
         fold(engine, inside)
         rest += [beyond] if beyond.keys else []
         yield

@@ -11,12 +11,13 @@ import numpy as np
 
 from goodput._core import READ_INDEX
 from goodput.account.by_core.engine import CoreEngine
-from goodput.account.facts import Key
+from goodput.account.facts import Facts, Key
 from goodput.aggregator.column_attempt import ColumnAttempt, rows_after
 from goodput.wire.step_blocks import DEVICE, END, NUMBER, SAMPLES, STEP, TOTALS
 
 # So many rows and attempts are read together, so that memory and the time until the next slice stay bounded.
 ROWS_AT_ONCE, ATTEMPTS_AT_ONCE = 4096, 384
+TIME_NS_MAX = (1 << 63) - 1
 # The columns of a row in the core, but for the phases.
 _PLAIN = (NUMBER, STEP, END, SAMPLES, DEVICE)
 
@@ -76,6 +77,13 @@ def wanted_of(engine: CoreEngine) -> list[Wanted] | None:
                 found.append((key, cast("ColumnAttempt", one), number))
                 is_before = True
     return found
+
+
+def settled_until_ns(facts: Facts, key: Key) -> int:
+    """Up to when an attempt's rows may be folded for good: up to the account's end, which moves on. What cuts its bound before is
+    there to stay."""
+    to_ns = facts.bounds[key].to_ns
+    return to_ns if to_ns >= facts.end_ns else TIME_NS_MAX
 
 
 def batches(wanted: Sequence[Wanted], most: int = sys.maxsize) -> Iterator[Batch]:

@@ -20,7 +20,7 @@ from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.document_types import AccountDocument
 from goodput.account.facts import Facts, Key, gather
-from goodput.aggregator.accounts.new_rows import fold_parts, table_of, wanted_of
+from goodput.aggregator.accounts.new_rows import fold_parts, settled_until_ns, table_of, wanted_of
 from goodput.aggregator.accounts.stored_states import States
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.ledger.ledger import Ledger, LedgerError
@@ -313,7 +313,7 @@ def _fold_within(
     readers = []
     for key, pages in pages_of(ledger, processes, bounds, len(engine.places)).items():
         latest_ns = int(table[engine.places[key], _END]) + engine.origin_ns
-        limits = engine.facts.bounds[key].to_ns, engine.run.attempts[key].trimmed
+        limits = settled_until_ns(engine.facts, key), engine.run.attempts[key].trimmed
         readers.append(Reader(key, _within(pages, latest_ns, *limits, beyond.setdefault(key, []))))
     for parts in together(readers, check):
         fold_parts(engine, parts)
