@@ -31,7 +31,16 @@ ROW_COLUMNS = ("number", "step", "end_ns", "samples", "device_ns")
 _VERSION = 1
 _SUMS = (
     *("straggler_ns", "bubble_ns", "caused_ns", "caused_in_group_ns", "matched_ns", "compared_steps"),
-    *("last_steps", "compared_own_ns", "compared_count", "late_rows", "steps", "work", "compute_ns", "saved_ns"),
+    *(
+        "last_steps",
+        "compared_own_ns",
+        "compared_count",
+        "late_rows",
+        "steps",
+        "work",
+        "compute_ns",
+        "saved_ns",
+    ),
     *("clamped", "rows", "number", "top_step", "end_ns", "pending_rows", "lost_ns", "lost_steps", "samples"),
     *("kept_samples", "device_ns", "threshold_ns", "lengths", "provisional", "slow", "first_compared"),
 )
