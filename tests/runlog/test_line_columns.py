@@ -130,7 +130,10 @@ def kept(scan_type: type[Scan], path: str) -> list:
             {one.name: getattr(track.attempt, one.name) for one in fields(track.attempt)}
             for _, track in every
         ),
-        *((one.high_ns, one.rewinds, one.step_ns, one.last_step, one.last_number, one.tail_ns) for _, one in every),
+        *(
+            (one.high_ns, one.rewinds, one.step_ns, one.last_step, one.last_number, one.tail_ns)
+            for _, one in every
+        ),
         *(vars(track.numbers) for _, track in every),
         found.problems.document(),
     ]

@@ -22,7 +22,6 @@ from goodput.runlog import LogError, log_file, replay
 from goodput.runlog.lines import KnownLine, LineError, parse, unknown_fields
 
 
-
 def found_in(path: Path, raw: bytes):
     path.write_bytes(raw)
     return replay(str(path))

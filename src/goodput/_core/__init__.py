@@ -148,7 +148,7 @@ class _Block(ctypes.Structure):
 
 # The structs that a watcher is given, as the C compiler lays them out.
 _ROW, _FIRST, _MOVE = (
-    Struct(f"@iqqq{2 * len(ROW_STATES)}qi"),
+    Struct(f"@iqqq{2 * len(ROW_STATES)}qi0q"),
     Struct(f"@iq{2 * len(ROW_STATES)}q"),
     Struct("@iqqqq"),
 )
@@ -305,13 +305,21 @@ class CoreRun:
         Rows less what was moved, with first steps as they were fixed, sum to what `read` has at any time. They must not
         raise nor use this run, and are no part of a snapshot.
         """
-        watcher = _Watcher(
-            _WATCH(lambda _, told: row(_watched_row(told))) if row else _WATCH(),
-            _WATCH(lambda _, told: first(_watched_first(told))) if first else _WATCH(),
-            _WATCH(lambda _, told: moved(WatchedMove(*_MOVE.unpack(_bytes_at(told, _MOVE)))))
-            if moved
-            else _WATCH(),
+        self.watch_bytes(
+            row and (lambda event: row(_watched_row(event))),
+            first and (lambda event: first(_watched_first(event))),
+            moved and (lambda event: moved(WatchedMove(*_MOVE.unpack(event)))),
         )
+
+    def watch_bytes(
+        self,
+        row: Callable[[bytes], object] | None,
+        first: Callable[[bytes], object] | None,
+        moved: Callable[[bytes], object] | None,
+    ) -> None:
+        """Like `watch`, but each is called with the bytes of its struct in core.h: faster where many are decoded at once."""
+        calls = ((row, _ROW.size), (first, _FIRST.size), (moved, _MOVE.size))
+        watcher = _Watcher(*(_WATCH() if call is None else _with_bytes(call, size) for call, size in calls))
         _checked("core_watch", self._handle, ctypes.byref(watcher))
         self._watcher = watcher
 
@@ -460,16 +468,16 @@ def _pointer_to(values: array):
     return ctypes.cast(values.buffer_info()[0], _pointer64)
 
 
-def _bytes_at(address: int, layout: Struct) -> bytes:
-    return ctypes.string_at(address, layout.size)
+def _with_bytes(call: Callable[[bytes], object], size: int):
+    return _WATCH(lambda _, address: call(ctypes.string_at(address, size)))
 
 
-def _watched_row(address: int) -> WatchedRow:
-    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(_bytes_at(address, _ROW))
+def _watched_row(event: bytes) -> WatchedRow:
+    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(event)
     inside, outside = states[: len(ROW_STATES)], states[len(ROW_STATES) :]
     return WatchedRow(attempt, step, count, end_ns, tuple(inside), tuple(outside), bool(is_first))
 
 
-def _watched_first(address: int) -> WatchedFirst:
-    attempt, step, *states = _FIRST.unpack(_bytes_at(address, _FIRST))
+def _watched_first(event: bytes) -> WatchedFirst:
+    attempt, step, *states = _FIRST.unpack(event)
     return WatchedFirst(attempt, step, tuple(states[: len(ROW_STATES)]), tuple(states[len(ROW_STATES) :]))
