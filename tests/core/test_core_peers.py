@@ -23,14 +23,16 @@ def random_peers(random: Random, shape: Shape) -> list[Peer]:
     """No step is a stall, and no first step is longer than the others'."""
     ranks = shape.stages * random.choice([1, 2, 4]) if shape.stages else random.choice([2, 3, 8, 17])
     units, steps, found = random.choice([1, 2]), random.choice([20, 300]), []
-    slow = random.randrange(ranks), random.randrange(200), random.choice([1.0, 1.5, 3.0])
-    until = slow[1] + random.choice([60, 1000])
+    some = random.sample(range(ranks), random.randint(1, max(1, ranks // 3)))
+    slow = {rank: random.choice([1.0, 1.06, 1.12, 1.2, 1.5, 3.0]) for rank in some}
+    begins, noise = random.randrange(200), random.choice([20, 110])
+    until = begins + random.choice([10, 15, 20, 30, 60, 1000])
     for rank in range(ranks):
         own = [(900 * MILLISECOND, random.choice([500, 500, random.randrange(900)]) * MILLISECOND)]
         for step in range(1, steps):
-            factor = slow[2] if rank == slow[0] and slow[1] <= step < until else 1.0
-            compute = int(factor * random.choice([1000, 1000 + random.randrange(110)]) * MILLISECOND)
-            loader = random.choice([100, 100, 400]) * MILLISECOND
+            factor = slow.get(rank, 1.0) if begins <= step < until else 1.0
+            compute = int(factor * random.choice([1000, 1000 + random.randrange(noise)]) * MILLISECOND)
+            loader = random.choice([100, 100, 100 + 3 * noise]) * MILLISECOND
             waits = random.choice([300 * MILLISECOND, 300 * MILLISECOND, random.randrange(10**9), 0])
             own.append((compute + loader, waits))
         stage = rank * shape.stages // ranks
