@@ -1,16 +1,43 @@
-"""When a rank became slow: by hand, against a direct computation of the formula, and the rate of false alarms."""
+"""When a rank became slow: the core by hand and the rate of false alarms, and its plain rules against their formula."""
 
 from __future__ import annotations
 
 import random
+from array import array
+from collections.abc import Sequence
 from math import log
 
 import pytest
 from support.account.account_history import Process, run_of
+from support.core.onset_rules import FALSE_ALARM_STEPS, Onset, Stretch, hits, note_all
 
+from goodput._core import CoreRun
 from goodput.account import compute, document
-from goodput.account.slow_ranks.onset import FALSE_ALARM_STEPS, Onset, Stretch, hits
 from goodput.account.text import render
+
+
+def core_of(steps: Sequence[Sequence[float]]) -> CoreRun:
+    """A group of ranks, of each step the own times of all in ms; the first step is compared for nobody's onset."""
+    run, now, ranks = CoreRun(least_stall_ns=10**15), [0] * len(steps[0]), range(len(steps[0]))
+    group = run.group()
+    for rank in ranks:
+        run.attempt(rank, 0, group, ["productive"])
+    rows = [array("q") for _ in ranks]
+    for step, own in enumerate(steps):
+        for rank in ranks:
+            now[rank] += round(own[rank] * 1e6)
+            rows[rank].extend((step + 1, step, now[rank], 0, 0, now[rank], 0))
+    for rank in ranks:
+        run.fold(rank, rows[rank])
+    for rank in ranks:
+        run.end(rank)
+    return run
+
+
+def stretches_of(steps: Sequence[Sequence[float]]) -> dict[int, list[Stretch]]:
+    """By rank, of those that have some."""
+    run = core_of(steps)
+    return {rank: found for rank in range(len(steps[0])) if (found := run.stretches(rank))}
 
 
 def test_hits_of_a_step_by_hand():
@@ -38,23 +65,15 @@ def test_several_slow_ranks_by_hand():
 
 
 def test_eleventh_hit_of_eight_ranks_alarms():
-    onset = Onset()
-    for step in range(1000):
-        onset.note(step, False, 1 / 8)
-    seen = []
-    for step in range(1000, 1020):
-        onset.note(step, True, 1 / 8)
-        seen.append(onset.slow)
     # ln(0.5625 / 0.125) = 1.504 a hit, the alarm at ln 10^7 = 16.12.
-    assert seen.index(True) == 10
-    assert onset.stretches == [Stretch(1000, None)]
+    usual, slow = [[10.0] * 8] * 1000, [[10.0] * 7 + [11.0]]
+    assert stretches_of(usual + slow * 10) == {}
+    assert stretches_of(usual + slow * 11) == {7: [(1000, None)]}
 
 
 def test_stretch_ends_when_the_rank_recovers():
-    onset = Onset()
-    for step in range(300):
-        onset.note(step, 100 <= step < 200, 1 / 8)
-    assert onset.stretches == [Stretch(100, 199)] and not onset.slow
+    steps = [[10.0] * 7 + [11.0 if 100 <= step < 200 else 10.0] for step in range(300)]
+    assert stretches_of(steps) == {7: [(100, 199)]}
 
 
 def plain(sequence: list[bool], chance: float, alarm: float) -> int | None:
@@ -73,21 +92,15 @@ def test_cumulative_sum_equals_brute_force(ranks):
     alarms = 0
     for _ in range(60):
         sequence = [rng.random() < rng.choice([chance, 0.8]) for _ in range(60)]
-        onset, found = Onset(), None
+        onset, found = Onset(alarm=5.0), None
         for step, hit in enumerate(sequence):
-            onset.note(step, hit, chance, alarm=5.0)
+            onset.note(step, hit, chance)
             if onset.slow:
                 found = step
                 break
         assert found == plain(sequence, chance, 5.0)
         alarms += found is not None
     assert alarms > 5
-
-
-def note_all(onsets: list[Onset], step: int, own: list[float], **given) -> None:
-    found = hits(own)
-    for onset, hit, beside in zip(onsets, found.slowest, found.beside, strict=True):
-        onset.note(step, hit, found.chance, beside, found.chance_beside, **given)
 
 
 LAWS = {
@@ -104,62 +117,57 @@ LAWS = {
 def test_false_alarms_stay_within_the_bound(ranks, law):
     """At an alarm that allows one in 200 steps for each sum, equal ranks raise fewer; at the real one none here."""
     rng, allowed, steps = random.Random(ranks), 200, 1500
-    loose, real, alarms = [Onset() for _ in range(ranks)], [Onset() for _ in range(ranks)], 0
+    loose, alarms, times = [Onset(alarm=log(allowed)) for _ in range(ranks)], 0, []
     for step in range(steps):
-        own = [LAWS[law](rng) for _ in range(ranks)]
-        note_all(loose, step, own, alarm=log(allowed))
-        note_all(real, step, own)
+        times.append([LAWS[law](rng) for _ in range(ranks)])
+        note_all(loose, step, times[-1])
         for i, onset in enumerate(loose):
             if onset.slow:
                 alarms += 1
-                loose[i] = Onset()
+                loose[i] = Onset(alarm=log(allowed))
     assert alarms <= 2 * ranks * steps / allowed
-    assert not any(onset.stretches for onset in real)
+    assert stretches_of(times) == {}
     assert FALSE_ALARM_STEPS >= 10**6
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
 def test_correlated_noise_hardly_alarms(ranks):
     """Each rank's time depends on its last one (correlation 0.5, spread 10 %), so the bound does not hold exactly."""
-    rng, steps = random.Random(ranks), 3000
-    onsets, now = [Onset() for _ in range(ranks)], [0.0] * ranks
-    for step in range(steps):
+    rng, count, steps, now = random.Random(ranks), 3000, [], [0.0] * ranks
+    for _ in range(count):
         now = [0.5 * x + rng.gauss(0, 0.1 * 0.75**0.5) for x in now]
-        note_all(onsets, step, [max(1 + x, 0.1) for x in now])
-    assert sum(len(onset.stretches) for onset in onsets) <= ranks * steps / 10_000
-
-
-def stretches(
-    group: int, factors: dict[int, float], slow: range, steps: int = 500
-) -> dict[int, list[Stretch]]:
-    """Of ranks with 5 % of noise, some slower in a part of the steps: those that have stretches."""
-    rng = random.Random(group)
-    onsets = [Onset() for _ in range(group)]
-    for step in range(steps):
-        own = [rng.gauss(1, 0.05) * (factors.get(i, 1) if step in slow else 1) for i in range(group)]
-        note_all(onsets, step, own)
-    return {i: onset.stretches for i, onset in enumerate(onsets) if onset.stretches}
+        steps.append([max(1 + x, 0.1) for x in now])
+    assert sum(map(len, stretches_of(steps).values())) <= ranks * count / 10_000
 
 
 @pytest.mark.parametrize("group, slow", [(4, 2), (10, 2), (10, 4), (16, 5), (32, 12)])
 def test_several_slow_ranks_are_found_at_once(group, slow):
-    found = stretches(group, dict.fromkeys(range(slow), 1.4), range(100, 300))
+    """With 5 % of noise."""
+    rng = random.Random(group)
+    found = stretches_of(
+        [
+            [rng.gauss(1, 0.05) * (1.4 if rank < slow and 100 <= step < 300 else 1) for rank in range(group)]
+            for step in range(500)
+        ]
+    )
     assert sorted(found) == list(range(slow))
-    for (stretch,) in found.values():
-        assert abs(stretch.first - 100) <= 12 and abs(stretch.last - 299) <= 12
+    for ((first, last),) in found.values():
+        assert last is not None and abs(first - 100) <= 12 and abs(last - 299) <= 12
 
 
 def test_slow_rank_does_not_recover_beside_slower_one():
-    rng, onsets = random.Random(3), [Onset() for _ in range(8)]
+    rng, steps = random.Random(3), []
     for step in range(400):
-        own = [rng.gauss(1, 0.05) for _ in onsets]
+        own = [rng.gauss(1, 0.05) for _ in range(8)]
         own[2] *= 3
         own[5] *= 6 if step >= 150 else 1
-        note_all(onsets, step, own)
-    assert onsets[2].stretches == [Stretch(0, None)] and onsets[2].first == 0
-    (late,) = onsets[5].stretches
-    assert late.last is None and abs(late.first - 150) <= 12
-    assert not any(onset.stretches for i, onset in enumerate(onsets) if i not in (2, 5))
+        steps.append(own)
+    run = core_of(steps)
+    # From the first step that was compared on.
+    assert run.stretches(2) == [(1, None)] and run.read(2)["first_compared"] == 1
+    ((first, last),) = run.stretches(5)
+    assert last is None and abs(first - 150) <= 12
+    assert not any(run.stretches(rank) for rank in range(8) if rank not in (2, 5))
 
 
 def test_stretches_are_in_text_and_document():
