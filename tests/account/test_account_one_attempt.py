@@ -6,7 +6,6 @@ import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
-from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import PHASE_STATES, STATES, USER_STATES
 
 BUSY = {
@@ -135,23 +134,28 @@ def test_long_first_step_is_compile_not_stall():
 # ---- Stalls
 
 
-def test_stall_threshold_is_ten_times_p99():
-    def threshold_ns(lengths, least_seconds=60.0):
-        found = StepLengths(int(least_seconds * 1e8))
-        for length in lengths:
-            found.add(length)
-        return found.threshold_ns(least_seconds)
-
-    assert threshold_ns([]) == ns(60)
-    assert threshold_ns([ns(1)] * 1000) == ns(60)
-    assert threshold_ns([ns(1)] * 99 + [ns(7)]) == ns(60), (
-        "the lower 99th percentile of 100 is the second largest"
-    )
-    assert threshold_ns([ns(1)] * 98 + [ns(7)] * 2) == ns(70)
-    assert threshold_ns([ns(1)] * 3 + [ns(50)]) == ns(60), "the median counts where steps are few"
-    assert threshold_ns([ns(7), ns(50)]) == ns(70)
-    assert threshold_ns([ns(1)] * 100, least_seconds=0.5) == ns(10)
-    assert threshold_ns([ns(0.01)] * 100, least_seconds=0.5) == ns(0.5)
+@pytest.mark.parametrize(
+    ("lengths", "least_seconds", "threshold"),
+    [
+        ([], 60, 60),
+        ([1] * 1000, 60, 60),
+        ([1] * 99 + [7], 60, 60),  # the lower 99th percentile of 100 is the second largest
+        ([1] * 98 + [7] * 2, 60, 70),
+        ([1] * 3 + [50], 60, 500),  # of fewer than eight the longest
+        ([7, 50], 60, 500),
+        ([1] * 7 + [50], 60, 60),
+        ([1] * 100, 0.5, 10),
+        ([0.01] * 100, 0.5, 0.5),
+        ([7] * 100 + [1] * 1024, 0.5, 10),  # of the newest 1,024
+    ],
+)
+def test_stall_threshold_is_ten_times_p99(lengths, least_seconds, threshold):
+    """Of the steps so far but for the first one, which mostly compiles."""
+    one = Process().step(forward=3)
+    for length in lengths:
+        one.step(forward=length)
+    account = account_of(one.finished(), now=1e5, stall_seconds=least_seconds)
+    assert account.threshold_ns == ns(threshold)
 
 
 def test_long_step_is_stall_except_planned_phases():

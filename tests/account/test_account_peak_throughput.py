@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import random
-from copy import copy
+from array import array
+from collections.abc import Iterable
 from fractions import Fraction
 
 import pytest
-from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from support.account.account_history import Process, assert_closes, ns, run_of
 
+from goodput._core import CoreRun
 from goodput.account import compute, document, figures
 from goodput.account.text import render
 
 SECOND = 10**9
+STRETCH_STEPS = 32
 
 
 def pace_of(*rows: tuple[int, float, float]) -> float | None:
-    """The rate after rows of (steps, samples, seconds)."""
-    pace = PeakThroughput()
-    for count, samples, seconds in rows:
-        pace.add(count, samples, ns(seconds))
-    return pace.rate()
+    """The rate of the core after rows of (steps, samples, seconds)."""
+    return rate_of((count, round(samples), ns(seconds)) for count, samples, seconds in rows)
+
+
+def rate_of(rows: Iterable[tuple[int, int, int]]) -> float | None:
+    """The same of rows of (steps, samples, ns), after a first step, which shows no rate."""
+    run = CoreRun()
+    run.attempt(0, 0, run.group(), ["productive"])
+    values, number, end_ns, samples = array("q", (1, 0, SECOND, 0, 0, SECOND, 0)), 1, SECOND, 0
+    for count, more, took_ns in rows:
+        number, end_ns, samples = number + count, end_ns + took_ns, samples + more
+        values.extend((number, number - 1, end_ns, samples, 0, end_ns, 0))
+    run.fold(0, values)
+    return run.rates()[0] or None
 
 
 def throughput_of(*processes: Process, picked=None):
@@ -82,12 +93,8 @@ def test_rows_of_any_size_equal_single_steps(part):
             )
             for _ in range(dice.randrange(1, 80))
         ]
-        pace = PeakThroughput()
-        for row in rows:
-            pace.add(*row)
         want = by_steps(rows)
-        assert pace.rate() == pytest.approx(float(want * SECOND), rel=1e-12), seed
-        assert pace.rate() == copy(pace).rate()
+        assert want is not None and rate_of(rows) == pytest.approx(float(want * SECOND), rel=1e-12), seed
         assert want >= Fraction(sum(s for _, s, _ in rows), sum(t for *_, t in rows))
 
 
