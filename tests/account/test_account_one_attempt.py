@@ -310,6 +310,15 @@ def test_windows_of_skew_sum_to_the_whole():
         assert sums == whole.ranks[rank].states
 
 
+def test_windows_of_a_nanosecond_have_no_negative_time():
+    """The part of a step up to each of them is in proportion, in whole ns."""
+    one = Process().steps(2, loader=5e-9, forward=7e-9, communication=3e-9, backward=4e-9).finished()
+    run = run_of(one)
+    for begin in range(one.now_ns):
+        states = compute(run, ns(1), window=(begin, begin + 1)).ranks[0].states
+        assert sum(states) == 1 and min(states) == 0
+
+
 # ---- Missing rows
 
 

@@ -152,8 +152,8 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
     return replace(
         sums,
-        kept=list(map(sub, sums.kept, before.kept)),
-        rest=list(map(sub, sums.rest, before.rest)),
+        kept=_later(sums.kept, before.kept),
+        rest=_later(sums.rest, before.rest),
         ending=list(map(sub, sums.ending, before.ending)),
         lost_by={
             number: (
@@ -164,3 +164,17 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
         },
         **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},
     )
+
+
+def _later(states: list[int], before: list[int]) -> list[int]:
+    """What was added since `before`.
+
+    Where both end within a step, each has a part of it in whole ns, and a state may have less in the longer part. Then
+    the largest state has less instead.
+    """
+    found = list(map(sub, states, before))
+    while min(found) < 0 <= sum(found):
+        least = min(found)
+        found[found.index(least)] = 0
+        found[found.index(max(found))] += least
+    return found
