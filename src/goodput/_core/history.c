@@ -82,7 +82,7 @@ bool history_reserve(history *own, int64_t rows)
 {
     int64_t wanted = own->kept + rows;
     wanted = wanted > CORE_WINDOW + 1 ? CORE_WINDOW + 1 : wanted;
-    if (wanted <= own->room)
+    if (own->past && wanted <= own->room)
         return true;
     uint32_t room = own->room ? own->room : 8;
     while (room < wanted)
