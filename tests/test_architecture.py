@@ -522,14 +522,14 @@ def writes_to_states(tree: ast.AST) -> list[str]:
 def test_a_field_of_the_recorder_has_one_writer():
     """The compiled hooks and 22 files read these fields: what changes one is a method of the object that has it.
 
-    step_clock.py alone has a clock and its phases in one, as _fast.c has, since a boundary makes no calls.
+    plain.py alone has a clock and its phases in one, as _fast.c has, since a boundary makes no calls.
     """
     found = {
         name: writes
         for name, tree in trees().items()
         if name.startswith("goodput.sdk") and (writes := writes_to_states(tree))
     }
-    assert set(found) <= {"goodput.sdk.recorder.step_clock"}, found
+    assert set(found) <= {"goodput.sdk.recorder.plain"}, found
     source = "auto.training.fetches.sampling, a = True, 1\nself.recorder.steps += 1\nrecorder.words[3] = self.clock = 4"
     assert sorted(writes_to_states(ast.parse(source))) == [
         "auto.training.fetches.sampling",

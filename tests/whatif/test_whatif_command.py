@@ -195,8 +195,8 @@ def test_wrong_calls_say_what_is_wrong(words, status, expected, tmp_path, monkey
     assert expected in capsys.readouterr().err
 
 
-def test_columns_tell_the_same_as_steps_one_by_one(tmp_path, monkeypatch, capsys):
-    """A log that is read in columns, with a step that is repeated, one that overlaps the one before, and phases between."""
+def test_blocks_tell_the_same_as_lines_one_by_one(tmp_path, monkeypatch, capsys):
+    """A log that is read in blocks, with a step that is repeated, one that overlaps the one before, and phases between."""
     random = np.random.default_rng(6)
     own = {"loader": 0.05 + 0.01 * random.random((200, 4)), "forward": 0.1 + 0.01 * random.random((200, 4))}
     path = tmp_path / "run.jsonl"
@@ -214,10 +214,10 @@ def test_columns_tell_the_same_as_steps_one_by_one(tmp_path, monkeypatch, capsys
         ),
     )
     path.write_text("\n".join(lines))
-    found = []
-    for least in (1, 10**9):
-        monkeypatch.setattr(sys.modules["goodput.runlog.replay"], "COLUMN_STEPS_MIN", least)
-        found.append(answers(capsys, str(path)))
+    found = [answers(capsys, str(path))]
+    for module in ("replay", "column_scan"):
+        monkeypatch.setattr(sys.modules[f"goodput.runlog.{module}"], "columns_of", lambda *_: None)
+    found.append(answers(capsys, str(path)))
     assert found[0] == found[1] and found[0]["answers"]
 
 

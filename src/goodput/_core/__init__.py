@@ -44,7 +44,12 @@ _SUMS = (
     *("clamped", "rows", "number", "top_step", "end_ns", "pending_rows", "lost_ns", "lost_steps", "samples"),
     *("kept_samples", "device_ns", "threshold_ns", "lengths", "provisional", "slow", "first_compared"),
 )
-READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
+READ_COLUMNS = (
+    *ROW_STATES,
+    *(f"outside_{state}" for state in ROW_STATES),
+    *_SUMS,
+    *(f"longest_{state}" for state in PLANNED_STATES),
+)
 READ_INDEX = {name: at for at, name in enumerate(READ_COLUMNS)}
 
 _int32, _int64 = ctypes.c_int32, ctypes.c_int64
@@ -192,7 +197,6 @@ def library() -> ctypes.CDLL:
         "core_settled": (_int64, run, _int32),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
-        "core_read_planned": (ctypes.c_int, run, _int32, _pointer64),
         "core_read_phases": (ctypes.c_int, run, _int32, _pointer64, _int32, _pointer64),
         "core_tail": (ctypes.c_int, run, _int32, _pointer64, _int32, _int32, _int64, _int32, _pointer64),
         "core_saved_bytes": (_int64, run),
@@ -214,10 +218,10 @@ class CoreRun:
 
     def __init__(self, least_stall_ns: int = 60 * 10**9):
         self._use(library().core_run_new(least_stall_ns))
-        self._phases: list[int] = []
 
     def _use(self, handle: int | None) -> None:
         self._handle = handle
+        self._phases: dict[int, int] = {}  # of attempts that were asked for
         self._watcher = _Watcher()  # keeps the functions that the core calls
         if not handle:
             raise CoreError("no memory for a run, or a least stall out of range")
@@ -245,9 +249,16 @@ class CoreRun:
         """One rank process; `states` has the state of each of its phases, `before` is the attempt of its rank before it."""
         phases = bytes(INDEX[state] for state in states)
         facts = _Facts(rank, start_ns, before, group, unit, stage, len(phases), phases)
-        index = _checked("core_attempt", self._handle, ctypes.byref(facts))
-        self._phases.append(len(phases))
-        return index
+        return _checked("core_attempt", self._handle, ctypes.byref(facts))
+
+    def _attempts(self) -> int:
+        return _checked("core_attempts", self._handle)
+
+    def _phases_of(self, attempt: int) -> int:
+        found = self._phases.get(attempt)
+        if found is None:
+            found = self._phases[attempt] = _checked("core_phases_of", self._handle, attempt)
+        return found
 
     def phases(self, attempt: int, states: Sequence[str]) -> None:
         """The states of all its phases, more than before; those of known ones must not change once it has rows."""
@@ -264,7 +275,7 @@ class CoreRun:
 
     def rates(self) -> list[float]:
         """Of each attempt, the samples per second of its fastest 32 consecutive steps; 0 where they are not known."""
-        values = (ctypes.c_double * len(self._phases))()
+        values = (ctypes.c_double * self._attempts())()
         _checked("core_read_rates", self._handle, values, len(values))
         return list(values)
 
@@ -317,7 +328,7 @@ class CoreRun:
 
         Rows ascend in number; one that is more than one above that before stands for several steps.
         """
-        width = len(ROW_COLUMNS) + 2 * self._phases[attempt]
+        width = len(ROW_COLUMNS) + 2 * self._phases_of(attempt)
         return self.fold_blocks(array("i", [attempt]), array("q", [len(rows) // width]), rows)
 
     def fold_blocks(self, attempts: array, rows: array, values: array) -> Counts:
@@ -369,7 +380,7 @@ class CoreRun:
 
     def read_all(self) -> memoryview:
         """The same of all attempts: int64, of shape (attempts, len(READ_COLUMNS))."""
-        count = len(self._phases)
+        count = self._attempts()
         values = (_int64 * (count * len(READ_COLUMNS)))()
         _checked("core_read", self._handle, 0, count, values)
         flat = memoryview(values).cast("B")
@@ -396,15 +407,14 @@ class CoreRun:
 
     def phase_times(self, attempt: int) -> tuple[int, list[int]]:
         """(steps, own ns by phase) of whole steps without a stall, but for the first."""
-        values, steps = (_int64 * self._phases[attempt])(), _int64()
+        values, steps = (_int64 * self._phases_of(attempt))(), _int64()
         _checked("core_read_phases", self._handle, attempt, values, len(values), ctypes.byref(steps))
         return steps.value, list(values)
 
     def planned(self, attempt: int) -> list[int]:
         """The longest phase so far of the rank in each of PLANNED_STATES, in ns; shorter ones than 3 minutes may lack."""
-        values = (_int64 * len(PLANNED_STATES))()
-        _checked("core_read_planned", self._handle, attempt, values)
-        return list(values)
+        values = self.read(attempt)
+        return [values[f"longest_{state}"] for state in PLANNED_STATES]
 
     def tail(
         self, attempt: int, totals: Iterable[int], open_state: str, end_ns: int, how: int
@@ -441,8 +451,6 @@ class CoreRun:
         if not handle:
             raise CoreError(f"{len(snapshot)} bytes that are no snapshot of version {_VERSION}")
         run._use(handle)
-        attempts = _checked("core_attempts", run._handle)
-        run._phases = [_checked("core_phases_of", run._handle, attempt) for attempt in range(attempts)]
         return run
 
     def memory_bytes(self) -> int:

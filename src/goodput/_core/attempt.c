@@ -60,22 +60,21 @@ void settle_beginning(int64_t *gap, bool is_single)
     gap[STARTUP] += moved;
 }
 
-/* The row's time by state, summed with care: it contradicts the one before, whose totals are `before`. */
-static void fit_row(const layout *by, const int64_t *before, const int64_t *values, int64_t spent_ns, bool is_back, row *into)
+/* The row's time by state since the row before, whose totals are `before`; what contradicts it is cut to fit. */
+static void divide_time(const layout *by, const int64_t *before, const int64_t *values, int64_t spent_ns, row *into)
 {
     wide gap[ROW_STATES] = {0}, inside[ROW_STATES] = {0}, known = 0;
     const int64_t *totals = values + ROW_TOTALS, *outside = totals + by->phases;
-    bool is_wrong = false;
     for (int i = 0; i < by->phases; i++) {
-        wide beyond = (wide)outside[i] - before[by->phases + i];
+        int64_t beyond = outside[i] - before[by->phases + i];
         gap[by->states[i]] += beyond;
         inside[by->states[i]] += (wide)totals[i] - before[i] - beyond;
     }
     for (int i = 0; i < ROW_STATES; i++) {
-        is_wrong |= gap[i] < 0 || inside[i] < 0;
+        into->is_cut |= gap[i] < 0 || inside[i] < 0;
         known += gap[i] + inside[i];
     }
-    into->is_cut = is_wrong || known != spent_ns || is_back;
+    into->is_cut |= known != spent_ns;
     if (into->is_cut)
         fit(gap, inside, spent_ns);
     for (int i = 0; i < ROW_STATES; i++) {
@@ -86,22 +85,12 @@ static void fit_row(const layout *by, const int64_t *before, const int64_t *valu
 
 static void divide_row(const layout *by, const attempt *one, const int64_t *before, const int64_t *values, row *into)
 {
-    const int64_t *totals = values + ROW_TOTALS, *outside = totals + by->phases;
-    int64_t spent = values[ROW_END] - one->sums.end_ns, known = 0;
-    bool is_plain = spent >= 0;
-    memset(into, 0, sizeof(*into));
+    int64_t spent = values[ROW_END] - one->sums.end_ns;
+    into->is_cut = spent < 0;
     into->count = values[ROW_NUMBER] - one->sums.number;
     into->step = values[ROW_STEP];
     into->end_ns = spent > 0 ? values[ROW_END] : one->sums.end_ns;
-    for (int i = 0; is_plain && i < by->phases; i++) {
-        int64_t grown = totals[i] - before[i], beyond = outside[i] - before[by->phases + i];
-        is_plain = beyond >= 0 && grown >= beyond && grown <= spent - known;
-        known += grown;
-        into->gap[by->states[i]] += beyond;
-        into->inside[by->states[i]] += grown - beyond;
-    }
-    if (!is_plain || known != spent)
-        fit_row(by, before, values, spent > 0 ? spent : 0, spent < 0, into);
+    divide_time(by, before, values, spent > 0 ? spent : 0, into);
     into->length = sum_of(into->inside, ROW_STATES);
     into->part = overlap(one, into->end_ns - into->length, into->end_ns);
     bool is_begun = into->end_ns > one->from_ns || (!into->length && into->end_ns == one->from_ns);

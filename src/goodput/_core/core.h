@@ -5,7 +5,11 @@
  * much of an attempt's first step was compiling is known once the next CORE_FIRST_OTHERS single steps are. All times are
  * int64 nanoseconds. Calls return 0 or more, or one of the negative errors below; after an error nothing has changed
  * (but by core_fold, which may have folded the blocks before the one that lacked memory; its counts tell).
- * A run may be used by one thread at a time; runs are independent. The rules:
+ * A run may be used by one thread at a time; runs are independent.
+ *
+ * To read on: attempt.c, how one row is charged, with history.c for what is a stall and values.c for where times are kept; group.c, which
+ * steps are compared, compare.c and pipeline.c, what is moved by comparing them, and onset.c, who is slow; then run.c, read.c,
+ * tail.c, blocks.c, peak.c and snapshot.c in any order. The state is in internal.h. The rules:
  *
  * - Time in phases is charged to their states. Between steps compute is unattributed; before the first step all is startup but
  *   restore, compile and rollout. Rows that contradict the one before are cut to fit and counted.
@@ -115,7 +119,8 @@ enum {
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
     READ_SLOW,             /* 1 while the rank is slow */
     READ_FIRST_COMPARED,   /* the first step in which it was compared with peers, -1 before */
-    READ_COUNT
+    READ_PLANNED,          /* the longest phase of its rank in each planned state: checkpoint, evaluation, rollout, compile, restore */
+    READ_COUNT = READ_PLANNED + CORE_PLANNED_STATES
 };
 
 /* How `core_tail` takes the time after the last row. */
@@ -212,8 +217,6 @@ int core_read_stretches(const core_run *run, int32_t attempt, core_stretch *stre
 int core_read_rates(const core_run *run, double *values, int64_t attempts);
 /* By a restart of core_limit, the number of lost steps and their time. */
 int core_read_loss(const core_run *run, int32_t attempt, int32_t restart, int64_t *steps, int64_t *ns);
-/* The longest phase of each planned state, in their order: checkpoint, evaluation, rollout, compile, restore. */
-int core_read_planned(const core_run *run, int32_t attempt, int64_t *values);
 /* Own time per phase of kept steps in the bound without a stall and but for a single first one: `phases` values; returns 0. `*steps`
  * is their number. */
 int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);

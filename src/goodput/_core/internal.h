@@ -29,7 +29,7 @@ typedef struct {
 
 /* What is known of a rank for an attempt: from its own rows, and from those of the attempts before it that ended before it began. */
 typedef struct {
-    uint32_t count, kept, room; /* step lengths; those kept in `past`, and the room there */
+    uint32_t count, kept, room; /* step lengths; those in `past`, and the room there */
     long_times *past;           /* NULL as long as nothing was long */
 } history;
 
@@ -43,8 +43,7 @@ typedef struct {
 
 /* An attempt's first step until its compiling is fixed. */
 typedef struct {
-    int64_t inside[ROW_STATES], threshold_ns;
-    int64_t step;
+    int64_t inside[ROW_STATES], threshold_ns, step;
     int64_t part; /* how much of it lies in the attempt's bound */
     int64_t others;
     int64_t lengths[CORE_FIRST_OTHERS], works[CORE_FIRST_OTHERS];
@@ -109,7 +108,7 @@ typedef struct {
     onset onset;
     int32_t group, unit, stage, layout;
     int32_t before, next; /* of its rank: the one whose history it goes on with, -1 once it does; the one after it, -1 for none */
-    uint16_t width;                            /* of `values` */
+    uint16_t width;       /* of `values` */
     uint8_t is_ended, is_absent, is_slow, stretch_count;
     /* What waits for the others of its group: the oldest may be a sum of rows up to the next step that all have reached, and may have
      * the attempt's first step in it. */
@@ -119,9 +118,9 @@ typedef struct {
     span *waiting; /* a ring of `room` */
     int64_t *values;
     history past;
-    limits *limits;       /* NULL without one, as are those below */
+    limits *limits;          /* NULL without one, as are those below */
     sample_sums *samples;
-    first_step *first;    /* while it is held */
+    first_step *first;       /* while it is held */
     core_stretch *stretches; /* in which it was slow; room for CORE_STRETCHES_MAX, the newest last */
 } attempt;
 
@@ -130,13 +129,13 @@ typedef struct {
 } stage_sums;
 
 typedef struct {
-    int32_t stages; /* 0 but for a pipeline */
     int64_t microbatches;
+    int64_t target;  /* the step that all must reach, where some have rows of several steps; else -1 */
+    int64_t settled; /* the last step that was compared, -1 before the first */
+    int32_t stages, count; /* stages: 0 but for a pipeline; members */
+    int32_t room, lacking; /* lacking: members that the group waits for */
+    int32_t *members;      /* attempts, by rank */
     stage_sums *by_stage;
-    int32_t *members, count, room; /* attempts, by rank */
-    int32_t lacking;               /* members that the group waits for */
-    int64_t target;                /* the step that all must reach, where some have rows of several steps; else -1 */
-    int64_t settled;               /* the last step that was compared, -1 before the first */
 } group;
 
 /* One member's part of a comparison. */
@@ -199,7 +198,6 @@ int32_t layout_of(core_run *run, int32_t phases, const uint8_t *states);
 bool values_move(const layout *from, layout *to, attempt *one);
 bool values_reserve(layout *own, attempt *one, const int64_t *row, bool is_long);
 void values_add(const layout *own, attempt *one, int column, const int64_t *states);
-void values_clear(const layout *own, attempt *one);
 void totals_get(const layout *own, const attempt *one, int64_t *totals);
 void totals_put(const layout *own, attempt *one, const int64_t *totals);
 
@@ -252,6 +250,7 @@ void blame(wide waited_ns, compared *members, int32_t count, bool is_in_group);
 int64_t within(const span *step, int64_t ns);
 
 /* pipeline.c */
+int by_unit(const void *one, const void *other);
 void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps);
 
 /* onset.c */

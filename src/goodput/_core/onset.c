@@ -136,12 +136,6 @@ static void note_peers(core_run *run, compared *members, int32_t count, int64_t 
     }
 }
 
-static int by_stage(const void *one, const void *other)
-{
-    const attempt *a = ((const compared *)one)->of, *b = ((const compared *)other)->of;
-    return (a->stage > b->stage) - (a->stage < b->stage);
-}
-
 /* Compare own times within the group, within each stage of a pipeline. */
 void onsets_note(core_run *run, compared *members, int32_t count, int64_t step)
 {
@@ -149,7 +143,7 @@ void onsets_note(core_run *run, compared *members, int32_t count, int64_t step)
         note_peers(run, members, count, step);
         return;
     }
-    qsort(members, (size_t)count, sizeof(*members), by_stage);
+    qsort(members, (size_t)count, sizeof(*members), by_unit);
     for (int32_t from = 0, end = 0; from < count; from = end) {
         for (end = from; end < count && members[end].of->stage == members[from].of->stage; end++)
             ;

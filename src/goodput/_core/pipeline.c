@@ -22,7 +22,8 @@ typedef struct {
     wide for_rank, for_stage, covered;
 } waits_for;
 
-static int by_unit(const void *one, const void *other)
+/* By stage, and by unit within it. */
+int by_unit(const void *one, const void *other)
 {
     const attempt *a = ((const compared *)one)->of, *b = ((const compared *)other)->of;
     if (a->stage != b->stage)

@@ -40,6 +40,7 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
     values[READ_PROVISIONAL] = one->first != NULL;
     values[READ_SLOW] = one->is_slow;
     values[READ_FIRST_COMPARED] = one->onset.first;
+    memcpy(values + READ_PLANNED, planned_of(known_of(run, one)), CORE_PLANNED_STATES * sizeof(*values));
 }
 
 int core_read(const core_run *run, int32_t index, int32_t count, int64_t *values)
@@ -91,15 +92,6 @@ int core_read_loss(const core_run *run, int32_t index, int32_t restart, int64_t 
         return CORE_BAD_ARGUMENT;
     *steps = one->limits->losses[restart].steps;
     *ns = one->limits->losses[restart].ns;
-    return 0;
-}
-
-int core_read_planned(const core_run *run, int32_t index, int64_t *values)
-{
-    const attempt *one = attempt_at(run, index);
-    if (!one || !values)
-        return CORE_BAD_ARGUMENT;
-    memcpy(values, planned_of(known_of(run, one)), CORE_PLANNED_STATES * sizeof(*values));
     return 0;
 }
 

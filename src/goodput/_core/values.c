@@ -111,16 +111,6 @@ void values_add(const layout *own, attempt *one, int column, const int64_t *stat
             one->values[own->places[column + i]] += states[i];
 }
 
-/* Forget all but the totals. */
-void values_clear(const layout *own, attempt *one)
-{
-    for (int32_t i = 0; i < one->width; i++) {
-        int column = own->columns[i], of_phase = (column - PHASES) % PHASE_COLUMNS;
-        if (column < PHASES || of_phase == USUAL)
-            one->values[i] = 0;
-    }
-}
-
 /* By phase: the totals, then those outside steps, then the time of usual steps. */
 void totals_get(const layout *own, const attempt *one, int64_t *totals)
 {

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from goodput.account import Attempt
 from goodput.account.facts import Bound
-from goodput.account.states import PLANNED
 from goodput.perfetto.alignment import Alignment, Residual
 from goodput.perfetto.trace_file import File, TraceWriter, Value
 from goodput.runlog.lines import Line
@@ -246,14 +245,10 @@ class _Timeline:
         self, rank: _Rank, attempt: Attempt, line: Line, begin_ns: int, end_ns: int, is_lost: bool
     ) -> None:
         """Slices of `states` that the step begins or ends: the startup before it, a stall, lost steps in a row."""
-        planned_ns = sum(ns for phase, ns in phases_of(line) if phase in PLANNED)
+        stalls = self._replayed.stalls.get((attempt.rank, attempt.attempt), ())
         if not rank.has_step and begin_ns > rank.end_ns:
             self._slice_state(rank, attempt, rank.end_ns, begin_ns, "startup")
-        elif (
-            rank.has_step
-            and line.count == 1
-            and end_ns - rank.end_ns - planned_ns > self._replayed.account.threshold_ns
-        ):
+        elif rank.has_step and end_ns in stalls:
             self._end_lost(rank, attempt)
             self._slice_state(rank, attempt, rank.end_ns, end_ns, "stall")
             return

@@ -32,16 +32,18 @@ class Part(NamedTuple):
     at: int  # of the attempt in its table
     low: int
     high: int
-    again: int
+    again: int = KEEP_ALL
+    is_cut: bool = False  # one row that contradicts itself
 
 
 class Rows(NamedTuple):
-    """Rows of several attempts, one attempt after the other, and of each row the time since the row before by phase."""
+    """Rows of several attempts, one attempt after the other, and of each row the time since the row before, also by phase."""
 
     parts: list[Part]
     values: np.ndarray
     counts: np.ndarray
     samples: np.ndarray
+    lengths: np.ndarray
     spent: np.ndarray
 
 
@@ -174,40 +176,26 @@ class AttemptTable:
         earlier = np.vstack([np.zeros_like(values[:1]), values[firsts[1:] - 1]])
         values -= np.repeat(earlier, lengths, axis=0)
         values[:, STEP], values[:, END] = steps.step, batch.end
-        self._set_apart(batch, values)
         self._rows[steps.attempt[firsts]] = values[[last - 1 for last in bounds[1:]]]
         owners = steps.attempt[firsts].tolist()
-        parts = [
-            Part(at, low, high, KEEP_ALL) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)
-        ]
-        if self._rewinds:
+        parts = [Part(at, low, high) for at, (low, high) in zip(owners, pairwise(bounds), strict=True)]
+        if self._rewinds or batch.is_cut.any():
             parts = [part for one in parts for part in self._divided(one, batch)]
-        return Rows(parts, values, steps.count, samples, spent)
-
-    def _set_apart(self, batch: _Batch, values: np.ndarray) -> None:
-        """Let rows that contradict themselves do so by a nanosecond of no phase, which the core undoes: it compares no phases
-        of such rows."""
-        owners = batch.steps.attempt
-        for row in np.flatnonzero(batch.is_cut).tolist():
-            outside = TOTALS + self._width + NONE
-            if values[row, outside] > 0 and values[row, TOTALS + NONE] > 0:
-                until = np.searchsorted(owners, owners[row], "right")
-                values[row:until, [TOTALS + NONE, outside]] -= 1
+        return Rows(parts, values, steps.count, samples, batch.lengths, spent)
 
     def _divided(self, part: Part, batch: _Batch) -> list[Part]:
-        """Where the attempt goes back in its steps, by how far it will."""
-        rewinds = self._rewinds.get(part.at)
-        if not rewinds:
-            return [part]
-        parts: list[Part] = []
-        rows = slice(part.low, part.high)
+        """Rows apart that contradict themselves, and where the attempt goes back in its steps, by how far it will."""
+        rows, parts = slice(part.low, part.high), list[Part]()
         began = batch.end[rows] - batch.inside[rows].sum(axis=1) + self._origin_ns
-        for row, began_ns in enumerate(began.tolist(), part.low):
+        rewinds = self._rewinds.get(part.at, [])
+        for row, (began_ns, is_cut) in enumerate(
+            zip(began.tolist(), batch.is_cut[rows].tolist(), strict=True), part.low
+        ):
             while rewinds and began_ns >= rewinds[0][0]:
                 rewinds.pop(0)
             again = min((first - 1 for _, first in rewinds), default=KEEP_ALL)
-            low = parts.pop().low if parts and parts[-1].again == again else row
-            parts.append(Part(part.at, low, row + 1, again))
+            is_same = parts and not is_cut and parts[-1][3:] == (again, False)
+            parts.append(Part(part.at, parts.pop().low if is_same else row, row + 1, again, is_cut))
         return parts
 
     def states(self, spent: np.ndarray) -> np.ndarray:
@@ -265,7 +253,7 @@ class _Batch:
         """`before` has the newest row of each step's attempt."""
         self.steps, self._problems = steps, problems
         self.end = np.maximum(steps.end, before[:, END])
-        self._spent = np.maximum(
+        self.lengths = np.maximum(
             self.end - np.maximum(_before(steps, steps.end, before[:, END]), before[:, END]), 0
         )
         self._step_before = _before(steps, steps.step, before[:, STEP])
@@ -305,10 +293,10 @@ class _Batch:
         self.inside[:, NONE] += np.maximum(length - named, 0)
         self._shorten(np.flatnonzero(named > length), named - length, length)
         gap_ns = self.gap.sum(axis=1)
-        over = length + gap_ns - self._spent
+        over = length + gap_ns - self.lengths
         self.gap[:, NONE] += np.maximum(-over, 0)
         is_rounding = (over > 0) & (gap_ns == 0) & (over <= ROUNDING_NS)
-        self._shorten(np.flatnonzero(is_rounding), over, self._spent)
+        self._shorten(np.flatnonzero(is_rounding), over, self.lengths)
         for row in np.flatnonzero((over > 0) & ~is_rounding).tolist():
             self._cut(row, int(over[row]))
         for row in np.flatnonzero(self.steps.step <= self._step_before).tolist():
@@ -334,7 +322,7 @@ class _Batch:
             self._note(row, f"it overlaps the step before by {over / 1e9:.3f} s, which is cut off")
             self.is_cut[row] = True
         known = [*self.gap[row].tolist(), *self.inside[row].tolist()]
-        fitted = share(known, int(self._spent[row]), sum(known))
+        fitted = share(known, int(self.lengths[row]), sum(known))
         self.gap[row], self.inside[row] = fitted[: self.gap.shape[1]], fitted[self.gap.shape[1] :]
 
 

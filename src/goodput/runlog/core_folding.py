@@ -7,7 +7,10 @@ that are too early wait here; of a log in order of time these are none.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +18,8 @@ import numpy as np
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key
 from goodput.account.resume import KEEP_ALL
-from goodput.runlog.attempt_rows import STEP, Rows
+from goodput.account.slow_ranks.slow_phase import PhaseTimes
+from goodput.runlog.attempt_rows import END, STEP, Rows
 
 # That a rank may be before the slowest of its group; the core keeps 4096.
 AHEAD_ROWS = 2048
@@ -27,7 +31,9 @@ class _Waiting(NamedTuple):
 
     values: np.ndarray
     needed: np.ndarray
-    again: int  # see Part
+    again: int  # as of Part
+    is_cut: bool
+    is_long: bool  # one row, which may be a stall
 
 
 class CoreFolding:
@@ -55,6 +61,9 @@ class CoreFolding:
         self._members = np.bincount(self._group, minlength=1)
         self._waiting: dict[int, list[_Waiting]] = {}
         self._again: dict[int, int] = {}
+        self.stalls: dict[Key, set[int]] = {}  # ends of steps that stalled, or before which an attempt did
+        # Of each engine, steps (at None) and ns by phase of rows that contradict themselves.
+        self._left_out: list[dict[Key, Counter]] = [{} for _ in engines]
         self._slowest = self._find_slowest()
 
     def _find_slowest(self) -> np.ndarray:
@@ -70,16 +79,19 @@ class CoreFolding:
         """Fold rows, whose parts are of the attempts with these places in the core."""
         counts = np.array([part.high - part.low for part in rows.parts])
         needed = rows.values[:, STEP] - AHEAD_ROWS * rows.counts
-        is_plain = not self._waiting and not self._again and all(one.again == KEEP_ALL for one in rows.parts)
+        is_long = (rows.lengths > self._engines[0].least_stall_ns) & (rows.counts == 1)
+        is_plain = not self._waiting and not self._again and not is_long.any()
+        is_plain = is_plain and all(one.again == KEEP_ALL and not one.is_cut for one in rows.parts)
         if is_plain and self._are_open(places).all():
             self._slowest = self._find_slowest()
             if (needed <= np.repeat(self._slowest[self._group[places]], counts)).all():
                 self._fold(places, counts, rows.values)
                 return
         for place, part in zip(places.tolist(), rows.parts, strict=True):
-            own = slice(part.low, part.high)
-            waiting = _Waiting(rows.values[own].copy(), needed[own].copy(), part.again)
-            self._waiting.setdefault(place, []).append(waiting)
+            waiting = self._waiting.setdefault(place, [])
+            for low, high in _divided(part.low, part.high, is_long):
+                values, needs = rows.values[low:high].copy(), needed[low:high].copy()
+                waiting.append(_Waiting(values, needs, part.again, part.is_cut, bool(is_long[low])))
         self._fold_waiting(places.tolist())
 
     def end(self, key: Key) -> None:
@@ -124,7 +136,7 @@ class CoreFolding:
         waiting, has_folded = self._waiting[place], False
         slowest = int(self._slowest[self._group[place]])
         while waiting:
-            values, needed, again = waiting[0]
+            values, needed, again, *_ = waiting[0]
             early = np.flatnonzero(needed > slowest)
             count = int(early[0]) if len(early) else len(values)
             if not count and self._newest[place] <= slowest:
@@ -133,15 +145,41 @@ class CoreFolding:
                 return has_folded
             if again != self._again.get(place, KEEP_ALL):
                 self._set_again(place, again)
-            self._fold(np.array([place]), np.array([count]), values[:count])
+            self._fold_of(place, waiting[0]._replace(values=values[:count]))
             has_folded = True
             if count < len(values):
-                waiting[0] = _Waiting(values[count:], needed[count:], again)
+                waiting[0] = waiting[0]._replace(values=values[count:], needed=needed[count:])
                 return has_folded
             waiting.pop(0)
         del self._waiting[place]
         self._leave(place)
         return True
+
+    def _fold_of(self, place: int, rows: _Waiting) -> None:
+        """Fold rows of one attempt."""
+        engines = self._engines
+        before = [engine.core.phase_times(place) for engine in engines] if rows.is_cut else []
+        stalled_ns = self._stalled_ns(place) if rows.is_long else 0
+        self._fold(np.array([place]), np.array([len(rows.values)]), rows.values)
+        if rows.is_long and self._stalled_ns(place) > stalled_ns:
+            end_ns = int(rows.values[0, END]) + engines[0].origin_ns
+            self.stalls.setdefault(self._keys[place], set()).add(end_ns)
+        for (steps, ns), engine, left_out in zip(before, engines, self._left_out, strict=False):
+            new_steps, new_ns = engine.core.phase_times(place)
+            known = left_out.setdefault(self._keys[place], Counter())
+            known.update({None: new_steps - steps} | dict(enumerate(map(sub, new_ns, ns))))
+
+    def _stalled_ns(self, place: int) -> int:
+        values = self._engines[0].core.read(place)
+        return values["stall"] + values["outside_stall"]
+
+    def leave_out_phases(self, phases: dict[Key, PhaseTimes]) -> None:
+        """Take steps that contradict themselves out of what the phases took."""
+        for sign, left_out in zip((1, -1), self._left_out, strict=False):
+            for key, sums in left_out.items():
+                times = phases[key]
+                totals = tuple(ns - sign * sums[at] for at, ns in enumerate(times.totals))
+                phases[key] = times._replace(steps=times.steps - sign * sums[None], totals=totals)
 
     def _set_again(self, place: int, again: int) -> None:
         for engine in self._engines:
@@ -156,3 +194,10 @@ class CoreFolding:
         flat.frombytes(values.tobytes())
         for engine in self._engines:
             engine.wrong += engine.core.fold_blocks(blocks, rows, flat).wrong
+
+
+def _divided(low: int, high: int, is_alone: np.ndarray) -> list[tuple[int, int]]:
+    """From `low` to `high`, with some rows alone."""
+    alone = (low + np.flatnonzero(is_alone[low:high])).tolist()
+    bounds = sorted({low, high, *alone, *(row + 1 for row in alone)})
+    return list(pairwise(bounds))

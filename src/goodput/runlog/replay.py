@@ -7,7 +7,7 @@ out of order wait until nothing earlier can come. Either way they become rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from goodput.account import Account, Attempt
 from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
-from goodput.account.facts import Facts, gather
+from goodput.account.facts import Facts, Key, gather
 from goodput.account.hang import Hang
 from goodput.defaults import STALE_SECONDS, STALL_SECONDS
 from goodput.runlog.attempt_rows import END, STEP, AttemptTable, Rows
@@ -61,6 +61,7 @@ class Replayed:
     account: Account
     problems: Problems
     hang: Hang | None = None  # with which the log ends
+    stalls: dict[Key, set[int]] = field(default_factory=dict)  # ends of steps that stalled, or after a stall
 
 
 def replay(
@@ -123,7 +124,7 @@ def read_steps(
 
 def _pass_on(take_steps: TakesSteps, run: str, table: AttemptTable, rows: Rows) -> None:
     states = table.states(rows.spent)
-    for at, low, high, _ in rows.parts:
+    for at, low, high, *_ in rows.parts:
         own = slice(low, high)
         attempt = table.tracks[at].attempt
         take_steps.add_columns(run, attempt, rows.values[own, STEP], rows.counts[own], states[:, own])
@@ -133,7 +134,7 @@ def _steps(run: str, table: AttemptTable, rows: Rows) -> Iterator[Step]:
     states = table.states(rows.spent).T.tolist()
     samples, counts = rows.samples.tolist(), rows.counts.tolist()
     steps, ends = rows.values[:, STEP].tolist(), rows.values[:, END].tolist()
-    for at, low, high, _ in rows.parts:
+    for at, low, high, *_ in rows.parts:
         attempt = table.tracks[at].attempt
         for row in range(low, high):
             yield Step(run, attempt, steps[row], counts[row], ends[row], states[row], samples[row])
@@ -330,15 +331,16 @@ class _Replay:
                 lasts[_key(track)] = table.last(at)
                 track.attempt.totals = table.totals(at)
         account = result_of(finishing(self.engine, self._facts, self._before))
+        self.folding.leave_out_phases(account.straggler.phases)
         account.step_lines = self._problems.step_quality()
         hang = None
         if self._is_whole:
             is_known_only = self._found.look_ns is not None
             hang = hang_at_end(self._facts, account, self._found, lasts, is_known_only)
-        return Replayed(account, self._problems, hang)
+        return Replayed(account, self._problems, hang, self.folding.stalls)
 
 
-def _key(track: AttemptTrack) -> tuple[int, int]:
+def _key(track: AttemptTrack) -> Key:
     return track.attempt.rank, track.attempt.attempt
 
 

@@ -192,9 +192,6 @@ class Recordings:
     def of(self, run: str) -> Recording:
         return self.by_run.setdefault(run, Recording())
 
-    def add(self, step: Step) -> None:
-        self.of(step.run).add(step)
-
     def add_columns(
         self, run: str, attempt: Attempt, steps: np.ndarray, counts: np.ndarray, states: np.ndarray
     ) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 
 from goodput.account import Account, Attempt, Run
 from goodput.account.account import ReplayedGains
-from goodput.runlog.replay import Step
 from goodput.whatif.gains import replayed_gains
 from goodput.whatif.steps import ROWS_MAX, Recorder, steps_in
 
@@ -22,10 +21,6 @@ class Recorders:
         if run not in self._by_run:
             self._by_run[run] = Recorder(self._rows_max)
         return self._by_run[run]
-
-    def add(self, step: Step) -> None:
-        if self._only in (None, step.run):
-            self.of(step.run).add(step)
 
     def add_columns(
         self, run: str, attempt: Attempt, steps: np.ndarray, counts: np.ndarray, states: np.ndarray

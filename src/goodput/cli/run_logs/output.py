@@ -158,10 +158,6 @@ class _Several:
     def __init__(self, takers: list):
         self._takers = takers
 
-    def add(self, step) -> None:
-        for taker in self._takers:
-            taker.add(step)
-
     def add_columns(self, run, attempt, steps, counts, states) -> None:
         for taker in self._takers:
             taker.add_columns(run, attempt, steps, counts, states)
