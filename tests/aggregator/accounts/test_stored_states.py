@@ -7,6 +7,7 @@ import random
 from dataclasses import fields
 
 import pytest
+from goodput.columns.snapshot import decode
 from support.account.account_history import Process, ns
 from support.aggregator.exports import STALE
 from support.aggregator.ledgers import take
@@ -25,7 +26,6 @@ from goodput.aggregator.accounts.stored_states import States
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs, compaction, segments
-from goodput.columns.snapshot import decode
 
 # What is no sum: of the attempt since its start.
 SINCE_START = {"best_samples_per_second"}

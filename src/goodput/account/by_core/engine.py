@@ -279,5 +279,3 @@ class CoreEngine:
 
 def _states(attempt: Attempt) -> list[str]:
     return [STATES[state] for state in states_of_phases(attempt)]
-
-
