@@ -79,11 +79,6 @@ class RankAccount:
         return "generator" if self.states[INDEX["rollout"]] and not makes_steps else "trainer"
 
 
-def values(self, name: str) -> list[Any]:
-    """An attribute of RankAccount of each rank."""
-    raise NotImplementedError
-
-
 def values(ranks: Sequence[RankAccount], name: str) -> list[Any]:
     """An attribute of each rank."""
     return [getattr(rank, name) for rank in ranks]
