@@ -269,10 +269,14 @@ class _Batch:
 
     def _charge(self, layout: Layout) -> None:
         """Put the phases of each step into their columns, the same names at a time."""
-        patterns: dict[tuple[str, ...], list[int]] = {}
         phases = [line.phases or {} for line in self.steps.lines]
-        for row, names in enumerate(map(tuple, phases)):
-            patterns.setdefault(names, []).append(row)
+        patterns: dict[tuple[str, ...], Sequence[int]] = {}
+        names_of = list(map(tuple, phases))
+        if len(alike := set(names_of)) == 1:
+            patterns = {alike.pop(): range(len(phases))}
+        else:
+            for row, names in enumerate(names_of):
+                patterns.setdefault(names, []).append(row)
         for names, rows in patterns.items():
             self.names.update(names)
             seconds = chain.from_iterable(phases[row].values() for row in rows)

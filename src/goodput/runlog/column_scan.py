@@ -6,7 +6,7 @@ is wrong with any line, and what the pass keeps of an attempt depends on sums an
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -170,9 +170,8 @@ def _note_phases(found: BlockAttempts, lines: LineColumns) -> None:
 
 
 def _names(lines: list) -> set[str]:
-    names = set[str]().union(*(line.phases for line in lines if type(line) is StepLine))
-    names.update(line.phase for line in lines if type(line) is PhaseLine)
-    return names
+    patterns = {tuple(line.phases) for line in lines if type(line) is StepLine}
+    return {*chain.from_iterable(patterns), *(line.phase for line in lines if type(line) is PhaseLine)}
 
 
 def _has_rollout(lines: LineColumns, row: int, states: dict[str, str]) -> bool:

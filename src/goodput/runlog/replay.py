@@ -208,12 +208,12 @@ class _Walk:
         order, waiting = OrderedLines(self._scan), list[Placed]()
         for first, block in log_file.blocks():
             progress(log_file.position)
+            self._end(first, order, waiting)
             if not self._take_block(first, block, waiting):
                 for placed in order.of_block(first, block):
                     waiting.append(placed)
                     if len(waiting) >= LINES_AT_ONCE:
                         self._take_lines(waiting)
-            self._end(first + block.count(b"\n"), order, waiting)
             yield
         waiting += order.rest()
         self._take_lines(waiting)
