@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goodput.runlog.line_columns import LineColumns, PhaseLine, StepColumns, StepLine, columns_of
+from goodput.runlog.line_columns import LineColumns, PhaseLine, StepColumns, StepLine, columns_of, only_names
 from goodput.runlog.scan import BEHIND_NS_MAX, Scan, has_rollout, spends_rollout
 from goodput.runlog.scan_results import AttemptTrack, RunTrack
 
@@ -170,8 +170,9 @@ def _note_phases(found: BlockAttempts, lines: LineColumns) -> None:
 
 
 def _names(lines: list) -> set[str]:
-    patterns = {tuple(line.phases) for line in lines if type(line) is StepLine}
-    return {*chain.from_iterable(patterns), *(line.phase for line in lines if type(line) is PhaseLine)}
+    phases = [line.phases for line in lines if type(line) is StepLine]
+    names = only_names(phases) or chain.from_iterable(phases)
+    return {*names, *(line.phase for line in lines if type(line) is PhaseLine)}
 
 
 def _has_rollout(lines: LineColumns, row: int, states: dict[str, str]) -> bool:
