@@ -25,7 +25,6 @@ PACKAGES = {
     "otlp": ["access", "goodput", "metrics"],
     "access": [],
     "account": ["_core", "defaults", "slices", "wire"],
-    "columns": ["account", "defaults", "slices", "wire"],
     "child_processes": [],
     "nccl": [],
     "trace": ["account"],
@@ -82,11 +81,10 @@ PACKAGES = {
     "aggregator.records": ["wire"],
     "aggregator.fair_queue": [],
     "aggregator.memory_bound": ["access"],
-    "aggregator.ledger": ["account", "aggregator.records", "columns", "wire"],
+    "aggregator.ledger": ["account", "aggregator.records", "wire"],
     "aggregator.ingest": [
         "access",
         "account",
-        "columns",
         "aggregator.fair_queue",
         "aggregator.clock",
         "aggregator.column_attempt",
@@ -103,7 +101,6 @@ PACKAGES = {
             "aggregator.fair_queue",
             "aggregator.records",
             "causes",
-            "columns",
             "defaults",
             "slices",
             "story",
@@ -139,7 +136,6 @@ PACKAGES = {
         ),
         *(
             "causes",
-            "columns",
             "defaults",
             "goodput",
             "histograms",
@@ -522,14 +518,14 @@ def writes_to_states(tree: ast.AST) -> list[str]:
 def test_a_field_of_the_recorder_has_one_writer():
     """The compiled hooks and 22 files read these fields: what changes one is a method of the object that has it.
 
-    step_clock.py alone has a clock and its phases in one, as _fast.c has, since a boundary makes no calls.
+    plain.py alone has a clock and its phases in one, as _fast.c has, since a boundary makes no calls.
     """
     found = {
         name: writes
         for name, tree in trees().items()
         if name.startswith("goodput.sdk") and (writes := writes_to_states(tree))
     }
-    assert set(found) <= {"goodput.sdk.recorder.step_clock"}, found
+    assert set(found) <= {"goodput.sdk.recorder.plain"}, found
     source = "auto.training.fetches.sampling, a = True, 1\nself.recorder.steps += 1\nrecorder.words[3] = self.clock = 4"
     assert sorted(writes_to_states(ast.parse(source))) == [
         "auto.training.fetches.sampling",

@@ -1,9 +1,9 @@
-"""The account of a node's rank pages by the core, compared with the engine of rows in Python in the same run.
+"""The account of a node's rank pages, in CPU time.
 
     python -m bench.analysis.local_report [--ranks N] [--steps N] [--rounds N] [--json]
 
 So many ranks make pages of so many steps, of which a page keeps the last 1 024 and the sum of those before. Each round
-reads all pages and computes the account by both, in CPU time. The bar is 0.2 s for reading and the core together.
+reads all pages and computes the account. The bar is 0.2 s for both together.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from goodput.account import compute as compute_by_rows
-from goodput.account.by_core.compute import compute as compute_by_core
+from goodput.account import compute
 from goodput.sdk.reports.local_accounts import read_page, runs_of
 
 RANKS, STEPS, ROUNDS = 8, 100_000, 5
@@ -58,20 +57,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found: dict[str, list[float]] = {"reading": [], "core": [], "rows in Python": []}
+    found: dict[str, list[float]] = {"reading": [], "account": []}
     with tempfile.TemporaryDirectory() as folder:
         make_pages(Path(folder), options.ranks, options.steps)
         for _ in range(options.rounds):
             seconds, run = timed(read, Path(folder))
             found["reading"].append(seconds)
-            found["core"].append(timed(compute_by_core, run, time.time_ns())[0])
-            found["rows in Python"].append(timed(compute_by_rows, run, time.time_ns())[0])
+            found["account"].append(timed(compute, run, time.time_ns())[0])
     if options.json:
         print(json.dumps(found))
         return 0
     for which, own in found.items():
-        ratio = median(own) / median(found["core"])
-        print(f"{which:<16} {', '.join(f'{one:.3f}' for one in own)} s, {ratio:.1f} times the core")
+        print(f"{which:<8} {', '.join(f'{one:.3f}' for one in own)} s, median {median(own):.3f} s")
     return 0
 
 

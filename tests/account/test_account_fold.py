@@ -6,11 +6,11 @@ from array import array
 from dataclasses import replace
 from statistics import median
 
+from goodput.account.fold import ascending
 from support.account.account_history import Process, ns, run_of
 
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.fold import ascending
 from goodput.account.states import INDEX, NOTHING
 
 

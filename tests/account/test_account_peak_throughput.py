@@ -7,10 +7,10 @@ from copy import copy
 from fractions import Fraction
 
 import pytest
+from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from support.account.account_history import Process, assert_closes, ns, run_of
 
 from goodput.account import compute, document, figures
-from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from goodput.account.text import render
 
 SECOND = 10**9

@@ -9,12 +9,12 @@ from array import array
 from random import Random
 
 import pytest
+from goodput.account.rank_groups import Groups
 from support.account.account_history import PHASES, Process, run_of
 
 from goodput._core import ROW_STATES, CoreRun
 from goodput.account.account import Engine
 from goodput.account.facts import gather
-from goodput.account.rank_groups import Groups
 from goodput.account.states import INDEX, PHASE_STATES
 
 SEEDS = [*range(60), *(pytest.param(seed, marks=pytest.mark.more_seeds) for seed in range(60, 600))]

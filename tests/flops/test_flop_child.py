@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from goodput.rank_page.reader import Reader  # noqa: E402
 from goodput.sdk.automatic.frameworks.torch import _flop_count  # noqa: E402
 from goodput.sdk.automatic.frameworks.torch._flop_count import FlopCount, reason_against_fork  # noqa: E402
-from goodput.sdk.recorder.step_clock import Costs  # noqa: E402
+from goodput.sdk.recorder.plain import Costs  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

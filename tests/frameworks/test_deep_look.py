@@ -12,6 +12,7 @@ import sys
 import pytest
 from support.frameworks.script_process import run_script
 from support.node.node_tree import wait_until
+from support.plain_package import python_path
 
 from goodput.sdk.automatic.frameworks.torch import deep_look as patch
 from goodput.sdk.automatic.step_detection import Automatic
@@ -20,7 +21,7 @@ from goodput.sdk.startup.session import Session
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch==2.13.0")
 pytestmark = [pytest.mark.torch, pytest.mark.alone]
 
-ENDS = {"compiled": "traced", "pure": "analysis"}
+ENDS = {"compiled": "traced", "plain": "analysis"}
 
 
 def test_upstream_profiler_and_removal(tmp_path):
@@ -45,14 +46,14 @@ def test_upstream_profiler_and_removal(tmp_path):
 
 @pytest.fixture(scope="module", params=ENDS)
 def outcome(request, tmp_path_factory):
-    """The results of the script, which ends during a deep look; with the compiled and the Python recorder."""
+    """The results of the script, which ends during a deep look; with the compiled recorder and the plain one."""
     directory = tmp_path_factory.mktemp(request.param)
     (directory / "tmp").mkdir()
     environ = {
         "GOODPUT_DIR": str(directory / "pages"),
         "GOODPUT_DEEP_LOOK": "0.02s",
         "GOODPUT_BUDGET": "1",
-        "GOODPUT_PURE": "1" if request.param == "pure" else "",
+        "PYTHONPATH": python_path(plain=request.param == "plain"),
         "TMPDIR": str(directory / "tmp"),
         "OMP_NUM_THREADS": "1",
     }

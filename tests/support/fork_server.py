@@ -65,6 +65,7 @@ def run(arguments: list[str], environment: dict[str, str], directory: str, out: 
         main.__file__, sys.path[0] = script, os.path.dirname(script)
         with open(script, "rb") as file:
             code = compile(file.read(), script, "exec")
+    sys.path[1:1] = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.argv[:] = arguments
     for module in first:
         importlib.import_module(module)

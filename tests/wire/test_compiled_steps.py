@@ -14,8 +14,6 @@ from support.account.account_history import Process
 from support.aggregator.reports import rank_report
 
 from goodput.aggregator.ingest.pushed_steps import decode_steps
-from goodput.aggregator.ingest.recent.bins import count_bins
-from goodput.aggregator.ingest.recent.recent_steps import _followed_in_numpy
 from goodput.wire import compiled, schema
 from goodput.wire.packed_rows import pack, unpack
 from goodput.wire.step_blocks import END, NUMBER, TOTALS, BlockError, StepBlock, check_block, encode_rows
@@ -216,58 +214,3 @@ def test_long_block_is_the_same():
     assert np.array_equal(
         decode([block, block], PHASES).values, in_python(decode, [block, block], PHASES).values
     )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_counted_bins_are_those_of_numpy(seed):
-    rng = np.random.default_rng(seed)
-    times = np.exp(rng.uniform(0, 34, (200, 6))).astype(np.int64) * (rng.random((200, 6)) < 0.8)
-    times[0], times[1] = (0, 61_035, 61_036, 65_519_999_999_999, 65_520_000_000_000, MOST), 0
-    places = [0, 5, -1, 63, 2, 1]
-    for values in (times, np.asfortranarray(times), times[:, ::-1], times[:0]):
-        (keys, counts), expected = count_bins(values, places), in_python(count_bins, values, places)
-        assert np.array_equal(keys, expected[0]) and np.array_equal(counts, expected[1])
-
-
-@given(
-    st.integers(1, 4),
-    st.integers(0, 3),
-    st.sampled_from([0, 8, 8 + 2, 8 + 2 * PHASES, 8 + 2 * PHASES + 2]),
-    st.integers(0, PHASES + 1),
-    st.integers(-(1 << 20), 1 << 20),
-)
-def test_following_steps_are_those_of_numpy(rows, before, had, width, shift):
-    """Of rows with fewer or more phases than are counted, and with none or another number before them."""
-    rng = np.random.default_rng(rows)
-    values = np.cumsum(rng.integers(-2, 1 << 30, (8 + 2 * PHASES, rows)), axis=1)
-    values[0] = before + np.cumsum(rng.integers(1, 3, rows))
-    last = rng.integers(0, 1 << 30, had)
-    last[:1] = before
-    into = (
-        np.zeros((rows + 2, 4 + max(width - 1, 0)), np.int64),
-        np.zeros((rows + 2, 4 + max(width - 1, 0)), np.int64),
-    )
-    assert compiled.steps is not None
-    arguments = last.tobytes(), values, rows, shift
-    ends = compiled.steps.followed(*arguments, into[0], 2), _followed_in_numpy(*arguments, into[1], 2)
-    assert ends[0] == ends[1] and np.array_equal(*into)
-
-
-@pytest.mark.parametrize(
-    ("before", "values", "rows", "into", "at"),
-    [
-        (b"x" * 63, bytes(80), 1, np.zeros((2, 5), np.int64), 0),
-        (b"", bytes(79), 1, np.zeros((2, 5), np.int64), 0),
-        (b"", bytes(56), 1, np.zeros((2, 5), np.int64), 0),
-        *((b"", bytes(160), rows, np.zeros((2, 5), np.int64), 0) for rows in (0, -1, 3, 1 << 60)),
-        *((b"", bytes(160), 2, np.zeros((2, 5), np.int64), at) for at in (1, 2, -1, 1 << 60)),
-        *(
-            (b"", bytes(160), 2, into, 0)
-            for into in (np.zeros((2, 3), np.int64), np.zeros((2, 5), np.int32), np.zeros((5, 2), np.int64).T)
-        ),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused(before, values, rows, into, at):
-    assert compiled.steps is not None
-    with pytest.raises((ValueError, BufferError)):
-        compiled.steps.followed(before, values, rows, 0, into, at)

@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "src" / "goodput" / "wire").glob("*.c"))
 TESTS = (
     "tests/wire/test_compiled_steps.py",
     "tests/aggregator/ingest/test_known_ranks.py",
-    "tests/columns/test_attempts.py",
+    "tests/aggregator/test_column_attempt.py",
 )
 
 

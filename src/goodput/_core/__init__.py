@@ -34,31 +34,22 @@ _SUMS = (
     *(
         "last_steps",
         "compared_own_ns",
-    "compared_count",
-    "late_rows",
-        "pending_rows",
-        "lost_ns",
-        "lost_steps",
+        "compared_count",
+        "late_rows",
         "steps",
         "work",
-        "rows",
-        "number",
-        "top_step",
-    ),
-    *(
-        "end_ns",
-        "samples",
-        "kept_samples",
-        "device_ns",
         "compute_ns",
         "saved_ns",
-        "clamped",
-        "threshold_ns",
-        "lengths",
     ),
-    *("provisional", "slow", "first_compared"),
+    *("clamped", "rows", "number", "top_step", "end_ns", "pending_rows", "lost_ns", "lost_steps", "samples"),
+    *("kept_samples", "device_ns", "threshold_ns", "lengths", "provisional", "slow", "first_compared"),
 )
-READ_COLUMNS = (*ROW_STATES, *(f"outside_{state}" for state in ROW_STATES), *_SUMS)
+READ_COLUMNS = (
+    *ROW_STATES,
+    *(f"outside_{state}" for state in ROW_STATES),
+    *_SUMS,
+    *(f"longest_{state}" for state in PLANNED_STATES),
+)
 READ_INDEX = {name: at for at, name in enumerate(READ_COLUMNS)}
 
 _int32, _int64 = ctypes.c_int32, ctypes.c_int64
@@ -157,7 +148,7 @@ class _Block(ctypes.Structure):
 
 # The structs that a watcher is given, as the C compiler lays them out.
 _ROW, _FIRST, _MOVE = (
-    Struct(f"@iqqq{2 * len(ROW_STATES)}qi"),
+    Struct(f"@iqqq{2 * len(ROW_STATES)}qi0q"),
     Struct(f"@iq{2 * len(ROW_STATES)}q"),
     Struct("@iqqqq"),
 )
@@ -195,28 +186,17 @@ def library() -> ctypes.CDLL:
         "core_limit": (ctypes.c_int, run, _int32, _int64, _pointer64, _int32),
         "core_read_loss": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_fold": (
-            ctypes.c_int,
-            run,
-            _int32,
-            _pointer64,
-            _int64,
-            _int32,
-            ctypes.POINTER(_Counts),
-        ),
-        "core_watch": (ctypes.c_int, run, ctypes.POINTER(_Watcher)),
-        "core_fold_blocks": (
             *(ctypes.c_int, run, ctypes.POINTER(_int32), _pointer64, _int64, _pointer64, _int64),
             ctypes.POINTER(_Counts),
         ),
+        "core_watch": (ctypes.c_int, run, ctypes.POINTER(_Watcher)),
         "core_fold_block": (ctypes.c_int, run, _int32, ctypes.POINTER(_Block), ctypes.POINTER(_Counts)),
         "core_end": (ctypes.c_int, run, _int32),
         "core_absent": (ctypes.c_int, run, _int32),
-        "core_read": (ctypes.c_int, run, _int32, _pointer64),
-        "core_read_all": (ctypes.c_int, run, _pointer64, _int64),
+        "core_read": (ctypes.c_int, run, _int32, _int32, _pointer64),
         "core_settled": (_int64, run, _int32),
         "core_read_stage": (ctypes.c_int, run, _int32, _int32, _pointer64, _pointer64),
         "core_read_stretches": (ctypes.c_int, run, _int32, ctypes.POINTER(_Stretch)),
-        "core_read_planned": (ctypes.c_int, run, _int32, _pointer64),
         "core_read_phases": (ctypes.c_int, run, _int32, _pointer64, _int32, _pointer64),
         "core_tail": (ctypes.c_int, run, _int32, _pointer64, _int32, _int32, _int64, _int32, _pointer64),
         "core_saved_bytes": (_int64, run),
@@ -238,10 +218,10 @@ class CoreRun:
 
     def __init__(self, least_stall_ns: int = 60 * 10**9):
         self._use(library().core_run_new(least_stall_ns))
-        self._phases: list[int] = []
 
     def _use(self, handle: int | None) -> None:
         self._handle = handle
+        self._phases: dict[int, int] = {}  # of attempts that were asked for
         self._watcher = _Watcher()  # keeps the functions that the core calls
         if not handle:
             raise CoreError("no memory for a run, or a least stall out of range")
@@ -269,9 +249,16 @@ class CoreRun:
         """One rank process; `states` has the state of each of its phases, `before` is the attempt of its rank before it."""
         phases = bytes(INDEX[state] for state in states)
         facts = _Facts(rank, start_ns, before, group, unit, stage, len(phases), phases)
-        index = _checked("core_attempt", self._handle, ctypes.byref(facts))
-        self._phases.append(len(phases))
-        return index
+        return _checked("core_attempt", self._handle, ctypes.byref(facts))
+
+    def _attempts(self) -> int:
+        return _checked("core_attempts", self._handle)
+
+    def _phases_of(self, attempt: int) -> int:
+        found = self._phases.get(attempt)
+        if found is None:
+            found = self._phases[attempt] = _checked("core_phases_of", self._handle, attempt)
+        return found
 
     def phases(self, attempt: int, states: Sequence[str]) -> None:
         """The states of all its phases, more than before; those of known ones must not change once it has rows."""
@@ -288,7 +275,7 @@ class CoreRun:
 
     def rates(self) -> list[float]:
         """Of each attempt, the samples per second of its fastest 32 consecutive steps; 0 where they are not known."""
-        values = (ctypes.c_double * len(self._phases))()
+        values = (ctypes.c_double * self._attempts())()
         _checked("core_read_rates", self._handle, values, len(values))
         return list(values)
 
@@ -318,13 +305,21 @@ class CoreRun:
         Rows less what was moved, with first steps as they were fixed, sum to what `read` has at any time. They must not
         raise nor use this run, and are no part of a snapshot.
         """
-        watcher = _Watcher(
-            _WATCH(lambda _, told: row(_watched_row(told))) if row else _WATCH(),
-            _WATCH(lambda _, told: first(_watched_first(told))) if first else _WATCH(),
-            _WATCH(lambda _, told: moved(WatchedMove(*_MOVE.unpack(_bytes_at(told, _MOVE)))))
-            if moved
-            else _WATCH(),
+        self.watch_bytes(
+            row and (lambda event: row(_watched_row(event))),
+            first and (lambda event: first(_watched_first(event))),
+            moved and (lambda event: moved(WatchedMove(*_MOVE.unpack(event)))),
         )
+
+    def watch_bytes(
+        self,
+        row: Callable[[bytes], object] | None,
+        first: Callable[[bytes], object] | None,
+        moved: Callable[[bytes], object] | None,
+    ) -> None:
+        """Like `watch`, but each is called with the bytes of its struct in core.h: faster where many are decoded at once."""
+        calls = ((row, _ROW.size), (first, _FIRST.size), (moved, _MOVE.size))
+        watcher = _Watcher(*(_WATCH() if call is None else _with_bytes(call, size) for call, size in calls))
         _checked("core_watch", self._handle, ctypes.byref(watcher))
         self._watcher = watcher
 
@@ -333,13 +328,8 @@ class CoreRun:
 
         Rows ascend in number; one that is more than one above that before stands for several steps.
         """
-        phases = self._phases[attempt]
-        count, left = divmod(len(rows), len(ROW_COLUMNS) + 2 * phases)
-        if left or rows.typecode != "q":
-            raise CoreError(f"{len(rows)} values of rows with {phases} phases")
-        counts = _Counts()
-        _checked("core_fold", self._handle, attempt, _pointer_to(rows), count, phases, ctypes.byref(counts))
-        return Counts(counts.folded, counts.repeated, counts.wrong)
+        width = len(ROW_COLUMNS) + 2 * self._phases_of(attempt)
+        return self.fold_blocks(array("i", [attempt]), array("q", [len(rows) // width]), rows)
 
     def fold_blocks(self, attempts: array, rows: array, values: array) -> Counts:
         """The same of blocks of several attempts, one after the other.
@@ -354,7 +344,7 @@ class CoreRun:
             )
         counts, block = _Counts(), ctypes.cast(attempts.buffer_info()[0], ctypes.POINTER(_int32))
         numbers = (_pointer_to(rows), len(rows), _pointer_to(values), len(values), ctypes.byref(counts))
-        _checked("core_fold_blocks", self._handle, block, *numbers)
+        _checked("core_fold", self._handle, block, *numbers)
         return Counts(counts.folded, counts.repeated, counts.wrong)
 
     def fold_block(self, attempt: int, block: StepBlock) -> Counts:
@@ -385,14 +375,14 @@ class CoreRun:
     def read(self, attempt: int) -> dict[str, int]:
         """What is known of an attempt, by READ_COLUMNS."""
         values = (_int64 * len(READ_COLUMNS))()
-        _checked("core_read", self._handle, attempt, values)
+        _checked("core_read", self._handle, attempt, 1, values)
         return dict(zip(READ_COLUMNS, values, strict=True))
 
     def read_all(self) -> memoryview:
         """The same of all attempts: int64, of shape (attempts, len(READ_COLUMNS))."""
-        count = len(self._phases)
+        count = self._attempts()
         values = (_int64 * (count * len(READ_COLUMNS)))()
-        _checked("core_read_all", self._handle, values, count)
+        _checked("core_read", self._handle, 0, count, values)
         flat = memoryview(values).cast("B")
         return flat.cast("q", (count, len(READ_COLUMNS))) if count else flat.cast("q")
 
@@ -417,15 +407,14 @@ class CoreRun:
 
     def phase_times(self, attempt: int) -> tuple[int, list[int]]:
         """(steps, own ns by phase) of whole steps without a stall, but for the first."""
-        values, steps = (_int64 * self._phases[attempt])(), _int64()
+        values, steps = (_int64 * self._phases_of(attempt))(), _int64()
         _checked("core_read_phases", self._handle, attempt, values, len(values), ctypes.byref(steps))
         return steps.value, list(values)
 
     def planned(self, attempt: int) -> list[int]:
         """The longest phase so far of the rank in each of PLANNED_STATES, in ns; shorter ones than 3 minutes may lack."""
-        values = (_int64 * len(PLANNED_STATES))()
-        _checked("core_read_planned", self._handle, attempt, values)
-        return list(values)
+        values = self.read(attempt)
+        return [values[f"longest_{state}"] for state in PLANNED_STATES]
 
     def tail(
         self, attempt: int, totals: Iterable[int], open_state: str, end_ns: int, how: int
@@ -462,8 +451,6 @@ class CoreRun:
         if not handle:
             raise CoreError(f"{len(snapshot)} bytes that are no snapshot of version {_VERSION}")
         run._use(handle)
-        attempts = _checked("core_attempts", run._handle)
-        run._phases = [_checked("core_phases_of", run._handle, attempt) for attempt in range(attempts)]
         return run
 
     def memory_bytes(self) -> int:
@@ -481,16 +468,16 @@ def _pointer_to(values: array):
     return ctypes.cast(values.buffer_info()[0], _pointer64)
 
 
-def _bytes_at(address: int, layout: Struct) -> bytes:
-    return ctypes.string_at(address, layout.size)
+def _with_bytes(call: Callable[[bytes], object], size: int):
+    return _WATCH(lambda _, address: call(ctypes.string_at(address, size)))
 
 
-def _watched_row(address: int) -> WatchedRow:
-    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(_bytes_at(address, _ROW))
+def _watched_row(event: bytes) -> WatchedRow:
+    attempt, step, count, end_ns, *states, is_first = _ROW.unpack(event)
     inside, outside = states[: len(ROW_STATES)], states[len(ROW_STATES) :]
     return WatchedRow(attempt, step, count, end_ns, tuple(inside), tuple(outside), bool(is_first))
 
 
-def _watched_first(address: int) -> WatchedFirst:
-    attempt, step, *states = _FIRST.unpack(_bytes_at(address, _FIRST))
+def _watched_first(event: bytes) -> WatchedFirst:
+    attempt, step, *states = _FIRST.unpack(event)
     return WatchedFirst(attempt, step, tuple(states[: len(ROW_STATES)]), tuple(states[len(ROW_STATES) :]))

@@ -77,12 +77,13 @@ static void decode(const core_block *block, int32_t phases, uint64_t *rows)
 
 int core_fold_block(core_run *run, int32_t index, const core_block *block, core_counts *counts)
 {
-    if (!run || index < 0 || index >= run->count || !block || !counts || !is_block(block, run->attempts[index].phases))
+    attempt *one = attempt_at(run, index);
+    int32_t phases = one ? run->layouts[one->layout].phases : 0;
+    if (!one || !block || !counts || !is_block(block, phases))
         return CORE_BAD_ARGUMENT;
-    int32_t phases = run->attempts[index].phases;
     int64_t values = block->count * (ROW_TOTALS + 2 * (int64_t)phases);
     if (!grow(&run->rows, &run->row_room, values, sizeof(*run->rows)))
         return CORE_NO_MEMORY;
     decode(block, phases, (uint64_t *)run->rows);
-    return core_fold(run, index, run->rows, block->count, phases, counts);
+    return fold_rows(run, one, run->rows, block->count, counts);
 }

@@ -13,7 +13,7 @@ void blame(wide waited_ns, compared *members, int32_t count, bool is_in_group)
     for (int32_t i = 0; i < count; i++)
         if (members[i].is_last) {
             attempt *one = members[i].of;
-            add_bounded(is_in_group ? &one->caused_in_group_ns : &one->caused_ns, each + (at++ < rest));
+            add_bounded(is_in_group ? &one->sums.caused_in_group_ns : &one->sums.caused_ns, each + (at++ < rest));
         }
 }
 
@@ -23,8 +23,21 @@ int64_t within(const span *step, int64_t ns)
     return step->within == step->communication ? ns : scaled(ns, step->within, step->communication);
 }
 
-static void compare_group(compared *members, int32_t count, int64_t steps)
+/* Charge what is moved out of the communication of a member's step, in its bound. */
+void move(const core_run *run, attempt *one, int64_t straggler_ns, int64_t bubble_ns)
 {
+    one->sums.straggler_ns += straggler_ns;
+    one->sums.bubble_ns += bubble_ns;
+    if (run->watcher.moved && (straggler_ns || bubble_ns)) {
+        const span *step = waiting_at(one, 0);
+        core_watched_move told = {(int32_t)(one - run->attempts), step->first, step->last, straggler_ns, bubble_ns};
+        run->watcher.moved(run->watcher.context, &told);
+    }
+}
+
+static void compare_group(core_run *run, int32_t count, int64_t steps)
+{
+    compared *members = run->compared;
     int64_t least = members[0].step->communication;
     int32_t last = 0;
     wide waited = 0;
@@ -34,26 +47,14 @@ static void compare_group(compared *members, int32_t count, int64_t steps)
         int64_t waits = members[i].step->communication - least;
         members[i].is_last = !waits;
         last += !waits;
-        members[i].straggler_ns = within(members[i].step, waits);
-        waited += members[i].straggler_ns;
+        waits = within(members[i].step, waits);
+        move(run, members[i].of, waits, 0);
+        waited += waits;
     }
     blame(waited, members, count, false);
     blame(waited, members, count, true);
     for (int32_t i = 0; i < count && last < count; i++)
-        members[i].of->last_steps += members[i].is_last ? steps : 0;
-}
-
-/* Charge what was moved out of the communication of a member. */
-static void move(const core_run *run, const compared *member)
-{
-    attempt *one = member->of;
-    one->straggler_ns += member->straggler_ns;
-    one->bubble_ns += member->bubble_ns;
-    if (run->watcher.moved && (member->straggler_ns || member->bubble_ns)) {
-        core_watched_move moved = {(int32_t)(one - run->attempts), member->step->first, member->step->last, member->straggler_ns,
-                                   member->bubble_ns};
-        run->watcher.moved(run->watcher.context, &moved);
-    }
+        members[i].of->sums.last_steps += members[i].is_last ? steps : 0;
 }
 
 void compare_members(core_run *run, group *own, int32_t count)
@@ -61,9 +62,9 @@ void compare_members(core_run *run, group *own, int32_t count)
     compared *members = run->compared;
     bool is_beginning = false, is_single = true, is_counted = true;
     for (int32_t i = 0; i < count; i++) {
-        is_beginning |= members[i].step->beginning;
+        is_beginning |= members[i].of->is_beginning;
         is_single &= members[i].step->first == members[i].step->last;
-        is_counted &= members[i].step->counted;
+        is_counted &= members[i].step->is_counted;
     }
     /* In how many steps of a sum a rank was the last is not known: they do not count for that. Nor does a step that is not in the
      * bounds of all. */
@@ -72,14 +73,13 @@ void compare_members(core_run *run, group *own, int32_t count)
     if (own->stages)
         compare_pipeline(run, own, count, is_single);
     else
-        compare_group(members, count, is_single);
+        compare_group(run, count, is_single);
     for (int32_t i = 0; i < count; i++) {
-        move(run, &members[i]);
-        members[i].of->matched_ns += members[i].step->length;
-        members[i].of->compared_steps += is_single;
+        members[i].of->sums.matched_ns += members[i].step->length;
+        members[i].of->sums.compared_steps += is_single;
         if (is_counted && !is_beginning) {
-            members[i].of->compared_own_ns += members[i].step->own;
-            members[i].of->compared_count += members[i].step->last - members[i].step->first + 1;
+            members[i].of->sums.compared_own_ns += members[i].step->own;
+            members[i].of->sums.compared_count += members[i].step->last - members[i].step->first + 1;
         }
     }
     if (!is_beginning)

@@ -4,8 +4,12 @@
  * depends on the rows before it and on those of its group for the same steps, never on later ones, with one exception: how
  * much of an attempt's first step was compiling is known once the next CORE_FIRST_OTHERS single steps are. All times are
  * int64 nanoseconds. Calls return 0 or more, or one of the negative errors below; after an error nothing has changed
- * (but by core_fold_blocks, which may have folded the blocks before the one that lacked memory; its counts tell).
- * A run may be used by one thread at a time; runs are independent. The rules:
+ * (but by core_fold, which may have folded the blocks before the one that lacked memory; its counts tell).
+ * A run may be used by one thread at a time; runs are independent.
+ *
+ * To read on: attempt.c, how one row is charged, with history.c for what is a stall and values.c for where times are kept; group.c, which
+ * steps are compared, compare.c and pipeline.c, what is moved by comparing them, and onset.c, who is slow; then run.c, read.c,
+ * tail.c, blocks.c, peak.c and snapshot.c in any order. The state is in internal.h. The rules:
  *
  * - Time in phases is charged to their states. Between steps compute is unattributed; before the first step all is startup but
  *   restore, compile and rollout. Rows that contradict the one before are cut to fit and counted.
@@ -80,7 +84,7 @@ typedef struct {
     const uint8_t *states; /* of each phase, below ROW_STATES */
 } core_attempt_facts;
 
-/* What is known of an attempt, in this order, by core_read. ROW_STATES of the first two each; communication less what was
+/* The columns of core_read. ROW_STATES of the first two each; communication less what was
  * moved to straggler and bubble. An unfixed first step's compute and unattributed time is in `compile`. */
 enum {
     READ_INSIDE,
@@ -95,27 +99,28 @@ enum {
     READ_COMPARED_OWN,     /* own time of compared steps in the bounds of all ranks, but for the first one */
     READ_COMPARED_COUNT,   /* the number of these steps, those of rows of several too */
     READ_LATE_ROWS,        /* rows of new steps that came after these were compared */
-    READ_PENDING_ROWS,     /* rows whose step is not compared yet */
-    READ_LOST,             /* time of lost steps, which is in no state */
-    READ_LOST_STEPS,
     READ_STEPS,            /* lost ones among them; those that end in the bound */
     READ_WORK,             /* kept steps in billionths, those that cross the bound in part */
+    READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */
+    READ_SAVED,            /* the same of saving checkpoints */
+    READ_CLAMPED,          /* rows in the bound that contradicted the one before and were cut to fit */
     READ_ROWS,
     READ_NUMBER,           /* of the newest row */
     READ_TOP_STEP,         /* -1 without steps */
     READ_END,              /* of the newest row; the start without rows */
+    READ_PENDING_ROWS,     /* rows whose step is not compared yet */
+    READ_LOST,             /* time of lost steps, which is in no state */
+    READ_LOST_STEPS,
     READ_SAMPLES,
     READ_KEPT_SAMPLES,     /* of kept steps */
     READ_DEVICE,           /* length of steps that the device's clock divided */
-    READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */
-    READ_SAVED,            /* the same of saving checkpoints */
-    READ_CLAMPED,          /* rows in the bound that contradicted the one before and were cut to fit */
     READ_THRESHOLD,        /* from how long on a wait would be a stall now */
     READ_LENGTHS,          /* step lengths that it is of, and older ones */
     READ_PROVISIONAL,      /* 1 while the first step's compiling is not fixed */
     READ_SLOW,             /* 1 while the rank is slow */
     READ_FIRST_COMPARED,   /* the first step in which it was compared with peers, -1 before */
-    READ_COUNT
+    READ_PLANNED,          /* the longest phase of its rank in each planned state: checkpoint, evaluation, rollout, compile, restore */
+    READ_COUNT = READ_PLANNED + CORE_PLANNED_STATES
 };
 
 /* How `core_tail` takes the time after the last row. */
@@ -187,15 +192,12 @@ int core_again(core_run *run, int32_t attempt, int64_t last);
 /* The last step of an attempt that counts, and the resume points of the `count` restarts after it, in order: a lost step is lost by
  * the first that resumed before it. Before its first row, or as long as no step beyond either limit was folded. */
 int core_limit(core_run *run, int32_t attempt, int64_t limit, const int64_t *points, int32_t count);
-/* Fold `rows` rows of one attempt, each of ROW_TOTALS + 2 * phases values, in ascending number. A number that is more than
- * one above that before stands for several steps. */
-int core_fold(core_run *run, int32_t attempt, const int64_t *values, int64_t rows, int32_t phases, core_counts *counts);
+/* Fold blocks of rows, one after the other: `rows[i]` rows of `attempts[i]`, each of ROW_TOTALS + 2 * phases values, in ascending
+ * number. A number that is more than one above that before stands for several steps. `size` is the number of all values. */
+int core_fold(core_run *run, const int32_t *attempts, const int64_t *rows, int64_t blocks, const int64_t *values, int64_t size,
+              core_counts *counts);
 /* The rows of a step block, whose phases are those of the attempt. Refused where it cannot be decoded. */
 int core_fold_block(core_run *run, int32_t attempt, const core_block *block, core_counts *counts);
-/* The same of blocks of several attempts, one after the other: `rows[i]` rows of `attempts[i]`, of as many phases as it has now;
- * `size` is the number of all values. */
-int core_fold_blocks(core_run *run, const int32_t *attempts, const int64_t *rows, int64_t blocks, const int64_t *values,
-                     int64_t size, core_counts *counts);
 /* Who is told of rows from now on; NULL for nobody. It is no part of a snapshot. */
 int core_watch(core_run *run, const core_watcher *watcher);
 /* No more rows will come: the first step is fixed, and its group waits for it no longer. */
@@ -203,9 +205,8 @@ int core_end(core_run *run, int32_t attempt);
 /* The rank was not heard of: its group goes on without it until it has rows again. */
 int core_absent(core_run *run, int32_t attempt);
 
-int core_read(const core_run *run, int32_t attempt, int64_t *values);
-/* The same of all attempts, READ_COUNT values each. */
-int core_read_all(const core_run *run, int64_t *values, int64_t attempts);
+/* What is known of `count` attempts from one on, READ_COUNT values each. */
+int core_read(const core_run *run, int32_t attempt, int32_t count, int64_t *values);
 /* The last step of a group that was compared, -1 before the first. */
 int64_t core_settled(const core_run *run, int32_t group);
 /* The waiting for a stage of a pipeline, in ns, and in how many steps there was some. */
@@ -216,8 +217,6 @@ int core_read_stretches(const core_run *run, int32_t attempt, core_stretch *stre
 int core_read_rates(const core_run *run, double *values, int64_t attempts);
 /* By a restart of core_limit, the number of lost steps and their time. */
 int core_read_loss(const core_run *run, int32_t attempt, int32_t restart, int64_t *steps, int64_t *ns);
-/* The longest phase of each planned state, in their order: checkpoint, evaluation, rollout, compile, restore. */
-int core_read_planned(const core_run *run, int32_t attempt, int64_t *values);
 /* Own time per phase of kept steps in the bound without a stall and but for a single first one: `phases` values; returns 0. `*steps`
  * is their number. */
 int core_read_phases(const core_run *run, int32_t attempt, int64_t *values, int32_t phases, int64_t *steps);

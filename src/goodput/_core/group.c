@@ -6,14 +6,21 @@
 
 #include "internal.h"
 
-static int64_t reached(const attempt *one)
+/* What waits at a place, 0 for the oldest. */
+span *waiting_at(const attempt *one, int32_t place)
 {
-    return one->is_taken ? one->taken.last : one->queued ? one->waiting[one->head].last : -1;
+    int32_t at = one->head + place;
+    return &one->waiting[at < one->room ? at : at - one->room];
 }
 
-static bool has_rows(const attempt *one)
+static int64_t reached(const attempt *one)
 {
-    return one->is_taken || one->queued;
+    return one->queued ? waiting_at(one, 0)->last : -1;
+}
+
+static int64_t newest(const attempt *one)
+{
+    return one->queued ? waiting_at(one, one->queued - 1)->last : -1;
 }
 
 /* Whether its group cannot go on without further rows of this rank. */
@@ -21,65 +28,77 @@ bool is_lacking(const core_run *run, const attempt *one)
 {
     if (one->is_ended || one->is_absent)
         return false;
-    if (one->first || !has_rows(one))
+    if (one->first || !one->queued)
         return true;
-    return !one->queued && one->taken.last < run->groups[one->group].target;
+    return one->is_summed && one->queued == 1 && reached(one) < run->groups[one->group].target;
+}
+
+void free_waiting(attempt *one)
+{
+    free(one->waiting);
+    one->waiting = NULL;
+    one->room = one->head = 0;
 }
 
 bool group_reserve(core_run *run, attempt *one, int64_t rows)
 {
-    if (run->groups[one->group].count < 2)
-        return true;
     int64_t wanted = one->queued + rows;
     wanted = wanted > CORE_PENDING_MAX ? CORE_PENDING_MAX : wanted;
-    int32_t room = 4;
-    while (room < wanted)
-        room *= 2;
     /* What waited for the first step, or for a rank that was far behind, is given back. */
-    if (wanted <= one->room && one->room <= 2 * room)
+    if (run->groups[one->group].count < 2 || (wanted <= one->room && one->room <= 2 * wanted + 8))
         return true;
+    int32_t room = (int32_t)(wanted + wanted / 4);
     span *waiting = malloc((size_t)room * sizeof(*waiting));
     if (!waiting)
         return false;
     for (int32_t i = 0; i < one->queued; i++)
-        waiting[i] = one->waiting[(one->head + i) & (one->room - 1)];
-    free(one->waiting);
+        waiting[i] = *waiting_at(one, i);
+    free_waiting(one);
     one->waiting = waiting;
     one->room = room;
-    one->head = 0;
     return true;
 }
 
-static void pop_into_taken(attempt *one)
+/* Take the oldest away. */
+static void drop(attempt *one)
 {
-    const span *next = &one->waiting[one->head];
-    if (one->is_taken) {
-        one->taken.last = next->last;
-        one->taken.communication += next->communication;
-        one->taken.own += next->own;
-        one->taken.within += next->within;
-        one->taken.length += next->length;
-        one->taken.beginning |= next->beginning;
-        one->taken.counted &= next->counted;
-    } else {
-        one->taken = *next;
-        one->is_taken = true;
-    }
-    one->head = (one->head + 1) & (one->room - 1);
+    one->head = one->head + 1 < one->room ? one->head + 1 : 0;
     one->queued--;
+    one->is_summed = one->is_beginning = false;
 }
 
-static void recount(core_run *run, group *own)
+/* Add the oldest to the one after it. */
+static void merge(attempt *one)
+{
+    const span *from = waiting_at(one, 0);
+    span *into = waiting_at(one, 1);
+    uint8_t is_beginning = one->is_beginning;
+    into->first = from->first;
+    into->communication += from->communication;
+    into->own += from->own;
+    into->within += from->within;
+    into->length += from->length;
+    into->is_counted &= from->is_counted;
+    drop(one);
+    one->is_summed = true;
+    one->is_beginning = is_beginning;
+}
+
+/* How many members the group waits for. */
+void recount(core_run *run, group *own)
 {
     own->lacking = 0;
     for (int32_t i = 0; i < own->count; i++)
         own->lacking += is_lacking(run, &run->attempts[own->members[i]]);
 }
 
+/* Sum what waits up to a step, or the first one that ends beyond it. */
 static void sum_up_to(attempt *one, int64_t target)
 {
-    while (one->queued && one->waiting[one->head].first <= target && (!one->is_taken || one->taken.last < target))
-        pop_into_taken(one);
+    if (one->queued && waiting_at(one, 0)->first <= target)
+        one->is_summed = true;
+    while (one->is_summed && one->queued > 1 && reached(one) < target && waiting_at(one, 1)->first <= target)
+        merge(one);
 }
 
 static int64_t lowest_reached(const core_run *run, const group *own)
@@ -87,7 +106,7 @@ static int64_t lowest_reached(const core_run *run, const group *own)
     int64_t lowest = -1;
     for (int32_t i = 0; i < own->count; i++) {
         const attempt *one = &run->attempts[own->members[i]];
-        if (has_rows(one) && !one->first && (lowest < 0 || reached(one) < lowest))
+        if (one->queued && !one->first && (lowest < 0 || reached(one) < lowest))
             lowest = reached(one);
     }
     return lowest;
@@ -105,12 +124,12 @@ static bool find_boundary(core_run *run, group *own)
             if (one->first)
                 continue;
             sum_up_to(one, target);
-            if (!one->is_taken)
+            if (!one->is_summed)
                 continue;
-            if (one->taken.last < target && !one->queued && !one->is_ended && !one->is_absent)
+            if (reached(one) < target && one->queued == 1 && !one->is_ended && !one->is_absent)
                 is_whole = false;
-            if (one->taken.last > target) {
-                target = one->taken.last;
+            if (reached(one) > target) {
+                target = reached(one);
                 has_grown = true;
             }
         }
@@ -126,26 +145,27 @@ static void compare_boundary(core_run *run, group *own)
     int32_t count = 0;
     for (int32_t i = 0; i < own->count; i++) {
         const attempt *one = &run->attempts[own->members[i]];
-        if (one->is_taken && one->taken.last == own->target && one->taken.first < first)
-            first = one->taken.first;
+        if (one->is_summed && reached(one) == own->target && waiting_at(one, 0)->first < first)
+            first = waiting_at(one, 0)->first;
     }
     for (int32_t i = 0; i < own->count; i++) {
         attempt *one = &run->attempts[own->members[i]];
-        if (one->is_taken && one->taken.last == own->target && one->taken.first == first)
-            run->compared[count++] = (compared){.of = one, .step = &one->taken};
+        if (one->is_summed && reached(one) == own->target && waiting_at(one, 0)->first == first)
+            run->compared[count++] = (compared){.of = one, .step = waiting_at(one, 0)};
     }
     if (count > 1)
         compare_members(run, own, count);
     for (int32_t i = 0; i < own->count; i++) {
         attempt *one = &run->attempts[own->members[i]];
-        if (one->is_taken && one->taken.last <= own->target)
-            one->is_taken = false;
+        if (one->is_summed && reached(one) <= own->target)
+            drop(one);
         /* Of one that was given up while its first step was held back. */
-        while (one->queued && one->waiting[one->head].last <= own->target) {
-            one->head = (one->head + 1) & (one->room - 1);
-            one->queued--;
-            one->late_rows++;
+        while (one->queued && reached(one) <= own->target) {
+            drop(one);
+            one->sums.late_rows++;
         }
+        if (!one->queued && one != run->folding)
+            free_waiting(one);
     }
     own->settled = own->target;
     own->target = -1;
@@ -168,20 +188,16 @@ static void give_up_waiting(core_run *run, group *own, attempt *full)
     for (int32_t tries = 0; tries <= own->count && full->queued == CORE_PENDING_MAX; tries++) {
         for (int32_t i = 0; i < own->count; i++) {
             attempt *one = &run->attempts[own->members[i]];
-            one->is_absent |= is_lacking(run, one);
+            one->is_absent = one->is_absent || is_lacking(run, one);
         }
         recount(run, own);
         group_settle(run, own);
     }
 }
 
-static int64_t newest(const attempt *one)
-{
-    return one->queued ? one->waiting[(one->head + one->queued - 1) & (one->room - 1)].last : reached(one);
-}
-
-/* Let a folded row wait for those of the others of its group; `is_new` if its rank has made no later step before. */
-void group_wait(core_run *run, attempt *one, const span *step, bool is_new)
+/* Let a folded row, maybe the first of its attempt, wait for those of the others of its group; `is_new` if its rank has made no
+ * later step before. */
+void group_wait(core_run *run, attempt *one, const span *step, bool is_beginning, bool is_new)
 {
     group *own = &run->groups[one->group];
     if (own->count < 2) {
@@ -193,9 +209,11 @@ void group_wait(core_run *run, attempt *one, const span *step, bool is_new)
     bool was_lacking = is_lacking(run, one);
     one->is_absent = false;
     if (step->first <= own->settled || step->first <= newest(one) || one->queued == CORE_PENDING_MAX)
-        one->late_rows += is_new;
-    else
-        one->waiting[(one->head + one->queued++) & (one->room - 1)] = *step;
+        one->sums.late_rows += is_new;
+    else {
+        *waiting_at(one, one->queued++) = *step;
+        one->is_beginning = one->is_beginning || is_beginning;
+    }
     own->lacking += is_lacking(run, one) - was_lacking;
     group_settle(run, own);
 }

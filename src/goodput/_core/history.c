@@ -1,10 +1,11 @@
-/* How long a wait may be: the step lengths of a rank before it.
+/* How long a wait may be: the step lengths of a rank before it, of earlier attempts those that ended before it began.
  *
  * The threshold is 10 times the 99th percentile of the rank's last CORE_WINDOW single steps, the first of each attempt left
  * out since it compiles: the lower order statistic, of n sorted lengths the one with index 99 (n - 1) / 100. Of fewer than
  * FEW it is 10 times the longest; without any 30 minutes. It is never below the least. Only lengths above a tenth of the least
  * can raise it, and of these only those that fewer than RANK_MAX later ones equal or exceed, so few are kept. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
@@ -24,9 +25,9 @@ static int64_t from_top(const history *own, uint32_t place)
     int64_t longest[RANK_MAX] = {0};
     uint32_t found = 0;
     for (uint32_t i = 0; i < own->kept; i++) {
-        if (!is_in_window(own, &own->steps[i]))
+        if (!is_in_window(own, &own->past->steps[i]))
             continue;
-        int64_t ns = own->steps[i].ns;
+        int64_t ns = own->past->steps[i].ns;
         uint32_t at = found < place ? found++ : place;
         while (at > 0 && longest[at - 1] < ns) {
             if (at < place)
@@ -50,33 +51,48 @@ int64_t history_threshold_ns(const history *own, int64_t least_ns)
     return usual * TIMES > least_ns ? usual * TIMES : least_ns;
 }
 
-/* What decides on the time after an attempt's newest row: its rank's later attempts do not. */
-judgement judge(const core_run *run, const attempt *one)
+/* The longest phase of each planned state. */
+const int64_t *planned_of(const history *own)
 {
-    const history *own = &run->histories[one->history];
-    judgement now = {.threshold_ns = 0};
-    if (one->last)
-        return *one->last;
-    now.threshold_ns = history_threshold_ns(own, run->least_stall_ns);
-    for (int i = 0; i < CORE_PLANNED_STATES; i++)
-        now.planned_ns[i] = own->planned_ns[i];
-    return now;
+    static const int64_t none[CORE_PLANNED_STATES];
+    return own->past ? own->past->planned_ns : none;
 }
 
-/* Make room for `rows` more lengths; false without memory. */
+/* What is known of a rank for an attempt, which may not have taken it over yet. */
+const history *known_of(const core_run *run, const attempt *one)
+{
+    while (one->before >= 0)
+        one = &run->attempts[one->before];
+    return &one->past;
+}
+
+/* Begin as another one is, for which room was made. */
+void history_inherit(history *own, const history *from)
+{
+    own->count = from->count;
+    own->kept = from->kept;
+    if (!from->past)
+        return;
+    memcpy(own->past->planned_ns, from->past->planned_ns, sizeof(own->past->planned_ns));
+    memcpy(own->past->steps, from->past->steps, from->kept * sizeof(own->past->steps[0]));
+}
+
+/* Make room for `rows` more lengths and for longest phases; false without memory. */
 bool history_reserve(history *own, int64_t rows)
 {
     int64_t wanted = own->kept + rows;
     wanted = wanted > CORE_WINDOW + 1 ? CORE_WINDOW + 1 : wanted;
-    if (wanted <= own->room)
+    if (own->past && wanted <= own->room)
         return true;
     uint32_t room = own->room ? own->room : 8;
     while (room < wanted)
         room *= 2;
-    long_step *steps = realloc(own->steps, room * sizeof(*steps));
-    if (!steps)
+    long_times *past = realloc(own->past, sizeof(*past) + room * sizeof(past->steps[0]));
+    if (!past)
         return false;
-    own->steps = steps;
+    if (!own->past)
+        memset(past, 0, sizeof(*past));
+    own->past = past;
     own->room = room;
     return true;
 }
@@ -90,12 +106,13 @@ void history_add(history *own, int64_t ns, int64_t least_ns)
     if (ns <= least_ns / TIMES)
         return;
     uint32_t kept = 0;
+    long_step *steps = own->past->steps;
     for (uint32_t i = 0; i < own->kept; i++) {
-        long_step one = own->steps[i];
+        long_step one = steps[i];
         one.longer += ns >= one.ns;
         if (one.longer < RANK_MAX && is_in_window(own, &one))
-            own->steps[kept++] = one;
+            steps[kept++] = one;
     }
-    own->steps[kept] = (long_step){ns, own->count, 0};
+    steps[kept] = (long_step){ns, own->count, 0};
     own->kept = kept + 1;
 }

@@ -75,18 +75,18 @@ static borders find_borders(const int64_t *ordered, int32_t count)
     return found;
 }
 
-static void begin(onset *own, int64_t step)
+static void begin(attempt *one, int64_t step)
 {
-    if (own->count == CORE_STRETCHES_MAX) { /* The newest takes the place of the one before. */
-        own->count--;
-    }
-    own->stretches[own->count++] = (core_stretch){step, -1};
-    own->slow = 1;
-    own->sum = own->sum_beside = 0;
+    if (one->stretch_count == CORE_STRETCHES_MAX) /* The newest takes the place of the one before. */
+        one->stretch_count--;
+    one->stretches[one->stretch_count++] = (core_stretch){step, -1};
+    one->is_slow = true;
+    one->onset.sum = one->onset.sum_beside = 0;
 }
 
-static void note(onset *own, int64_t step, bool is_hit, bool is_beside, const borders *by)
+static void note(attempt *one, int64_t step, bool is_hit, bool is_beside, const borders *by)
 {
+    onset *own = &one->onset;
     if (by->chance >= 1)
         return;
     if (own->first < 0)
@@ -96,13 +96,13 @@ static void note(onset *own, int64_t step, bool is_hit, bool is_beside, const bo
         own->began = step;
     }
     double alarm = log(FALSE_ALARM_STEPS);
-    if (own->slow) {
+    if (one->is_slow) {
         bool is_slow = is_hit || is_beside;
         /* A hit beside others tells as much as its own chance. */
         own->sum -= log_ratio(is_slow, is_slow && !is_hit ? by->chance_beside : by->chance, SLOW_SHARE);
         if (own->sum >= alarm) {
-            own->stretches[own->count - 1].last = own->began - 1;
-            own->slow = 0;
+            one->stretches[one->stretch_count - 1].last = own->began - 1;
+            one->is_slow = false;
             own->sum = 0;
         }
         return;
@@ -117,9 +117,9 @@ static void note(onset *own, int64_t step, bool is_hit, bool is_beside, const bo
     }
     if (own->sum < alarm && own->sum_beside < alarm)
         return;
-    if (!own->stretches && !(own->stretches = calloc(CORE_STRETCHES_MAX, sizeof(*own->stretches))))
+    if (!one->stretches && !(one->stretches = calloc(CORE_STRETCHES_MAX, sizeof(*one->stretches))))
         return; /* Without memory it is tried again in the next step. */
-    begin(own, own->sum >= alarm ? own->began : own->began_beside);
+    begin(one, own->sum >= alarm ? own->began : own->began_beside);
 }
 
 static void note_peers(core_run *run, compared *members, int32_t count, int64_t step)
@@ -132,14 +132,8 @@ static void note_peers(core_run *run, compared *members, int32_t count, int64_t 
     borders by = find_borders(run->sorted, count);
     for (int32_t i = 0; i < count; i++) {
         double own = (double)members[i].step->own;
-        note(&members[i].of->onset, step, by.has_hits && own >= by.least_hit, by.has_beside && own >= by.least_beside, &by);
+        note(members[i].of, step, by.has_hits && own >= by.least_hit, by.has_beside && own >= by.least_beside, &by);
     }
-}
-
-static int by_stage(const void *one, const void *other)
-{
-    const attempt *a = ((const compared *)one)->of, *b = ((const compared *)other)->of;
-    return (a->stage > b->stage) - (a->stage < b->stage);
 }
 
 /* Compare own times within the group, within each stage of a pipeline. */
@@ -149,7 +143,7 @@ void onsets_note(core_run *run, compared *members, int32_t count, int64_t step)
         note_peers(run, members, count, step);
         return;
     }
-    qsort(members, (size_t)count, sizeof(*members), by_stage);
+    qsort(members, (size_t)count, sizeof(*members), by_unit);
     for (int32_t from = 0, end = 0; from < count; from = end) {
         for (end = from; end < count && members[end].of->stage == members[from].of->stage; end++)
             ;

@@ -10,6 +10,7 @@
 #include "internal.h"
 
 typedef struct {
+    core_run *run;
     const group *of;
     int64_t slow_ns, longest_ns; /* the usual own time of the slowest stage; the longest of a unit */
     wide total, kept;            /* waiting for each other; what remains of it with the even schedule's bubble */
@@ -21,7 +22,8 @@ typedef struct {
     wide for_rank, for_stage, covered;
 } waits_for;
 
-static int by_unit(const void *one, const void *other)
+/* By stage, and by unit within it. */
+int by_unit(const void *one, const void *other)
 {
     const attempt *a = ((const compared *)one)->of, *b = ((const compared *)other)->of;
     if (a->stage != b->stage)
@@ -132,8 +134,8 @@ static wide charge_unit(const schedule *found, const unit *own, compared *member
         int64_t waits = kept_part(found, beyond - hidden), covered = kept_part(found, hidden);
         wide busy = (wide)step->communication + step->own - found->kept / count;
         int64_t bubble = least_of(bubble_ns(found->of, busy), step->communication - waits - covered - for_rank - for_stage);
-        members[i].straggler_ns = within(step, waits) + within(step, covered) + within(step, for_rank) + within(step, for_stage);
-        members[i].bubble_ns = within(step, bubble);
+        int64_t straggler = within(step, waits) + within(step, covered) + within(step, for_rank) + within(step, for_stage);
+        move(found->run, members[i].of, straggler, within(step, bubble));
         members[i].is_last = !beyond;
         members[i].is_longest = !beyond && own->own_ns == found->longest_ns;
         in_group += within(step, waits);
@@ -188,7 +190,7 @@ static void blame_stages(core_run *run, group *own, const schedule *found, wide 
 void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps)
 {
     compared *members = run->compared;
-    schedule found = {.of = own};
+    schedule found = {.run = run, .of = own};
     wide communication = 0, work = 0;
     waits_for waited = {0};
     bool is_for_rank = false;
@@ -221,6 +223,6 @@ void compare_pipeline(core_run *run, group *own, int32_t count, int64_t steps)
     }
     blame_longest(members, count, waited.for_rank, is_for_rank);
     for (int32_t i = 0; i < count; i++)
-        members[i].of->last_steps += members[i].is_counted ? steps : 0;
+        members[i].of->sums.last_steps += members[i].is_counted ? steps : 0;
     blame_stages(run, own, &found, waited.for_stage, steps);
 }

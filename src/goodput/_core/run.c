@@ -1,4 +1,4 @@
-/* A run: its attempts and groups, made and read. */
+/* A run: its attempts and groups, and what is known of them beside their rows. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,12 +40,13 @@ core_run *core_run_new(int64_t least_stall_ns)
 
 static void free_attempt(attempt *one)
 {
-    free(one->totals);
-    free(one->losses);
-    free(one->first);
-    free(one->last);
     free(one->waiting);
-    free(one->onset.stretches);
+    free(one->values);
+    free(one->limits);
+    free(one->samples);
+    free(one->first);
+    free(one->past.past);
+    free(one->stretches);
 }
 
 void core_run_free(core_run *run)
@@ -58,14 +59,13 @@ void core_run_free(core_run *run)
         free(run->groups[i].by_stage);
         free(run->groups[i].members);
     }
-    for (int32_t i = 0; i < run->history_count; i++)
-        free(run->histories[i].steps);
-    for (int32_t i = 0; i < run->layout_count; i++)
+    for (int32_t i = 0; i < run->layout_count; i++) {
         free(run->layouts[i].states);
+        free(run->layouts[i].places);
+    }
     free(run->layouts);
     free(run->attempts);
     free(run->groups);
-    free(run->histories);
     free(run->compared);
     free(run->units);
     free(run->sorted);
@@ -86,42 +86,6 @@ int core_group(core_run *run, int32_t stages, int64_t microbatches)
     group *own = &run->groups[run->group_count];
     *own = (group){.stages = stages, .microbatches = microbatches, .by_stage = by_stage, .target = -1, .settled = -1};
     return run->group_count++;
-}
-
-const uint8_t *states_of(const core_run *run, const attempt *one)
-{
-    return run->layouts[one->layout].states;
-}
-
-/* The layout of these states, the same for all attempts that have them; -1 without memory. */
-static int32_t layout_of(core_run *run, int32_t phases, const uint8_t *states)
-{
-    for (int32_t i = run->layout_count - 1; i >= 0; i--)
-        if (run->layouts[i].phases == phases && !memcmp(run->layouts[i].states, states, (size_t)phases))
-            return i;
-    uint8_t *own = malloc((size_t)phases);
-    if (!own || !grow(&run->layouts, &run->layout_room, run->layout_count + 1, sizeof(*run->layouts))) {
-        free(own);
-        return -1;
-    }
-    memcpy(own, states, (size_t)phases);
-    run->layouts[run->layout_count] = (layout){phases, own};
-    return run->layout_count++;
-}
-
-static bool set_phases(core_run *run, attempt *one, int32_t phases, const uint8_t *states)
-{
-    int32_t layout = layout_of(run, phases, states);
-    int64_t *sums = layout < 0 ? NULL : calloc(3 * (size_t)phases, sizeof(*sums));
-    if (!sums)
-        return false;
-    for (int i = 0; i < 3 && one->phases; i++)
-        memcpy(sums + i * phases, one->totals + i * one->phases, (size_t)one->phases * sizeof(*sums));
-    free(one->totals);
-    one->totals = sums;
-    one->phases = phases;
-    one->layout = layout;
-    return true;
 }
 
 static bool are_states(const uint8_t *states, int32_t phases)
@@ -168,20 +132,20 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
     if (!run || run->count == CORE_ATTEMPTS_MAX || !are_facts(run, facts))
         return CORE_BAD_ARGUMENT;
     group *own = &run->groups[facts->group];
-    bool is_new_rank = facts->before < 0;
     if (!grow(&run->attempts, &run->room, run->count + 1, sizeof(*run->attempts)) ||
         !grow(&own->members, &own->room, own->count + 1, sizeof(*own->members)) ||
-        (is_new_rank && !grow(&run->histories, &run->history_room, run->history_count + 1, sizeof(*run->histories))) ||
         !reserve_scratch(run, own->count + 1, own->stages > 0))
         return CORE_NO_MEMORY;
-    attempt *one = &run->attempts[run->count];
-    *one = (attempt){.rank = facts->rank, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
-                     .step = -1, .limit = INT64_MAX, .again = INT64_MAX, .to_ns = VALUE_MAX, .end_ns = facts->start_ns, .onset = {.first = -1}};
-    if (!set_phases(run, one, facts->phases, facts->states))
+    int32_t layout = layout_of(run, facts->phases, facts->states);
+    if (layout < 0)
         return CORE_NO_MEMORY;
-    one->history = is_new_rank ? run->history_count++ : run->attempts[facts->before].history;
-    if (is_new_rank)
-        run->histories[one->history].newest = -1;
+    attempt *one = &run->attempts[run->count];
+    *one = (attempt){.rank = facts->rank, .to_ns = VALUE_MAX, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
+                     .layout = layout, .onset = {.first = -1}, .sums = {.top_step = -1, .end_ns = facts->start_ns}};
+    one->before = facts->before;
+    one->next = -1;
+    if (facts->before >= 0)
+        run->attempts[facts->before].next = run->count;
     join(run, own, run->count);
     return run->count++;
 }
@@ -193,59 +157,78 @@ int core_attempts(const core_run *run)
 
 int core_phases_of(const core_run *run, int32_t index)
 {
-    return run && index >= 0 && index < run->count ? run->attempts[index].phases : CORE_BAD_ARGUMENT;
+    const attempt *one = attempt_at(run, index);
+    return one ? run->layouts[one->layout].phases : CORE_BAD_ARGUMENT;
 }
 
 int core_phases(core_run *run, int32_t index, int32_t phases, const uint8_t *states)
 {
-    if (!run || index < 0 || index >= run->count || !are_states(states, phases))
+    attempt *one = attempt_at(run, index);
+    if (!one || !are_states(states, phases))
         return CORE_BAD_ARGUMENT;
-    attempt *one = &run->attempts[index];
-    if (phases < one->phases || (one->rows && memcmp(states, states_of(run, one), (size_t)one->phases)))
+    const layout *now = &run->layouts[one->layout];
+    if (phases < now->phases || (one->sums.rows && memcmp(states, now->states, (size_t)now->phases)))
         return CORE_BAD_ARGUMENT;
-    return set_phases(run, one, phases, states) ? 0 : CORE_NO_MEMORY;
+    int32_t next = layout_of(run, phases, states);
+    if (next < 0 || !values_move(&run->layouts[one->layout], &run->layouts[next], one))
+        return CORE_NO_MEMORY;
+    one->layout = next;
+    return 0;
 }
 
 int core_bound(core_run *run, int32_t index, int64_t from_ns, int64_t to_ns)
 {
-    if (!run || index < 0 || index >= run->count || from_ns < 0 || to_ns < from_ns || to_ns > VALUE_MAX)
+    attempt *one = attempt_at(run, index);
+    if (!one || from_ns < 0 || to_ns < from_ns || to_ns > VALUE_MAX)
         return CORE_BAD_ARGUMENT;
-    attempt *one = &run->attempts[index];
-    if (one->rows && (from_ns != one->from_ns || one->end_ns > to_ns || one->end_ns > one->to_ns))
+    int64_t end_ns = one->sums.end_ns;
+    if (one->sums.rows && (from_ns != one->from_ns || end_ns > to_ns || end_ns > one->to_ns))
         return CORE_BAD_ARGUMENT;
     one->from_ns = from_ns;
     one->to_ns = to_ns;
     return 0;
 }
 
+/* Make room for so many losses, those before forgotten; false without memory. */
+static bool set_limits(attempt *one, int64_t limit, int64_t again, const int64_t *points, int32_t count)
+{
+    limits *own = calloc(1, sizeof(*own) + (size_t)count * sizeof(own->losses[0]));
+    if (!own)
+        return false;
+    own->limit = limit;
+    own->again = again;
+    own->count = count;
+    for (int32_t i = 0; i < count; i++)
+        own->losses[i].point = points[i];
+    free(one->limits);
+    one->limits = own;
+    return true;
+}
+
 int core_again(core_run *run, int32_t index, int64_t last)
 {
-    if (!run || index < 0 || index >= run->count || last < -1)
+    attempt *one = attempt_at(run, index);
+    if (!one || last < -1)
         return CORE_BAD_ARGUMENT;
-    run->attempts[index].again = last;
+    if (!one->limits)
+        return last == INT64_MAX || set_limits(one, INT64_MAX, last, NULL, 0) ? 0 : CORE_NO_MEMORY;
+    one->limits->again = last;
     return 0;
 }
 
 int core_limit(core_run *run, int32_t index, int64_t limit, const int64_t *points, int32_t count)
 {
-    if (!run || index < 0 || index >= run->count || limit < -1 || count < 0 || count > CORE_LOSSES_MAX || (count && !points))
+    attempt *one = attempt_at(run, index);
+    if (!one || limit < -1 || count < 0 || count > CORE_LOSSES_MAX || (count && !points))
         return CORE_BAD_ARGUMENT;
-    attempt *one = &run->attempts[index];
     for (int32_t i = 0; i < count; i++)
         if (points[i] < -1 || points[i] > VALUE_MAX)
             return CORE_BAD_ARGUMENT;
-    if (one->step > limit || one->lost_steps)
+    if (one->sums.top_step > limit || (one->limits && one->limits->lost_steps))
         return CORE_BAD_ARGUMENT;
-    loss *losses = count ? calloc((size_t)count, sizeof(*losses)) : NULL;
-    if (count && !losses)
-        return CORE_NO_MEMORY;
-    for (int32_t i = 0; i < count; i++)
-        losses[i].point = points[i];
-    free(one->losses);
-    one->losses = losses;
-    one->loss_count = count;
-    one->limit = limit;
-    return 0;
+    if (limit == INT64_MAX && !count && !one->limits)
+        return 0;
+    return set_limits(one, limit, one->limits ? one->limits->again : INT64_MAX, points, count) ? 0 : CORE_NO_MEMORY;
 }
 
 int core_watch(core_run *run, const core_watcher *watcher)
@@ -259,15 +242,17 @@ int core_watch(core_run *run, const core_watcher *watcher)
 /* Let the group of an attempt go on without it. */
 static int leave(core_run *run, int32_t index, bool is_over)
 {
-    if (!run || index < 0 || index >= run->count)
+    attempt *one = attempt_at(run, index);
+    if (!one)
         return CORE_BAD_ARGUMENT;
-    attempt *one = &run->attempts[index];
     group *own = &run->groups[one->group];
     if (is_over)
         fix_first(run, one);
     bool was_lacking = is_lacking(run, one);
-    one->is_ended |= is_over;
-    one->is_absent |= !is_over && was_lacking;
+    if (is_over)
+        one->is_ended = true;
+    else if (was_lacking)
+        one->is_absent = true;
     own->lacking += is_lacking(run, one) - was_lacking;
     if (own->count > 1)
         group_settle(run, own);
@@ -282,152 +267,4 @@ int core_end(core_run *run, int32_t index)
 int core_absent(core_run *run, int32_t index)
 {
     return leave(run, index, false);
-}
-
-static void read_attempt(const core_run *run, const attempt *one, int64_t *values)
-{
-    memset(values, 0, READ_COUNT * sizeof(*values));
-    int64_t *inside = values + READ_INSIDE;
-    memcpy(inside, one->inside, sizeof(one->inside));
-    memcpy(values + READ_OUTSIDE, one->gaps, sizeof(one->gaps));
-    if (one->first) {
-        int64_t first[ROW_STATES];
-        charge_first(one->first, first);
-        for (int i = 0; i < ROW_STATES; i++)
-            inside[i] += first[i];
-        values[READ_PROVISIONAL] = 1;
-    }
-    inside[COMMUNICATION] -= one->straggler_ns + one->bubble_ns;
-    values[READ_STRAGGLER] = one->straggler_ns;
-    values[READ_BUBBLE] = one->bubble_ns;
-    values[READ_CAUSED] = one->caused_ns;
-    values[READ_CAUSED_IN_GROUP] = one->caused_in_group_ns;
-    values[READ_MATCHED] = one->matched_ns;
-    values[READ_COMPARED_STEPS] = one->compared_steps;
-    values[READ_LAST_STEPS] = one->last_steps;
-    values[READ_COMPARED_OWN] = one->compared_own_ns;
-    values[READ_COMPARED_COUNT] = one->compared_count;
-    values[READ_LATE_ROWS] = one->late_rows;
-    values[READ_PENDING_ROWS] = one->queued + one->is_taken;
-    values[READ_LOST] = one->lost_ns;
-    values[READ_LOST_STEPS] = one->lost_steps;
-    values[READ_STEPS] = one->steps;
-    values[READ_WORK] = one->work;
-    values[READ_ROWS] = one->rows;
-    values[READ_NUMBER] = one->row_number;
-    values[READ_TOP_STEP] = one->step;
-    values[READ_END] = one->end_ns;
-    values[READ_SAMPLES] = one->samples;
-    values[READ_KEPT_SAMPLES] = one->kept_samples;
-    values[READ_DEVICE] = one->device_ns;
-    values[READ_COMPUTE] = one->compute_ns;
-    values[READ_SAVED] = one->saved_ns;
-    values[READ_CLAMPED] = one->clamped;
-    values[READ_THRESHOLD] = judge(run, one).threshold_ns;
-    values[READ_LENGTHS] = run->histories[one->history].count;
-    values[READ_SLOW] = one->onset.slow;
-    values[READ_FIRST_COMPARED] = one->onset.first;
-}
-
-int core_read(const core_run *run, int32_t index, int64_t *values)
-{
-    if (!run || !values || index < 0 || index >= run->count)
-        return CORE_BAD_ARGUMENT;
-    read_attempt(run, &run->attempts[index], values);
-    return 0;
-}
-
-int core_read_all(const core_run *run, int64_t *values, int64_t attempts)
-{
-    if (!run || attempts != run->count || (attempts && !values))
-        return CORE_BAD_ARGUMENT;
-    for (int32_t i = 0; i < run->count; i++)
-        read_attempt(run, &run->attempts[i], values + (int64_t)i * READ_COUNT);
-    return 0;
-}
-
-int core_read_rates(const core_run *run, double *values, int64_t attempts)
-{
-    if (!run || attempts != run->count || (attempts && !values))
-        return CORE_BAD_ARGUMENT;
-    for (int32_t i = 0; i < run->count; i++)
-        values[i] = peak_rate(&run->attempts[i].peak);
-    return 0;
-}
-
-int64_t core_settled(const core_run *run, int32_t group_index)
-{
-    if (!run || group_index < 0 || group_index >= run->group_count)
-        return CORE_BAD_ARGUMENT;
-    return run->groups[group_index].settled;
-}
-
-int core_read_stage(const core_run *run, int32_t group_index, int32_t stage, int64_t *caused_ns, int64_t *steps)
-{
-    if (!run || group_index < 0 || group_index >= run->group_count || stage < 0 ||
-        stage >= run->groups[group_index].stages || !caused_ns || !steps)
-        return CORE_BAD_ARGUMENT;
-    *caused_ns = run->groups[group_index].by_stage[stage].caused_ns;
-    *steps = run->groups[group_index].by_stage[stage].steps;
-    return 0;
-}
-
-int core_read_stretches(const core_run *run, int32_t index, core_stretch *stretches)
-{
-    if (!run || !stretches || index < 0 || index >= run->count)
-        return CORE_BAD_ARGUMENT;
-    const onset *own = &run->attempts[index].onset;
-    if (own->count)
-        memcpy(stretches, own->stretches, (size_t)own->count * sizeof(*stretches));
-    return (int)own->count;
-}
-
-int core_read_loss(const core_run *run, int32_t index, int32_t restart, int64_t *steps, int64_t *ns)
-{
-    if (!run || index < 0 || index >= run->count || restart < 0 || restart >= run->attempts[index].loss_count || !steps || !ns)
-        return CORE_BAD_ARGUMENT;
-    *steps = run->attempts[index].losses[restart].steps;
-    *ns = run->attempts[index].losses[restart].ns;
-    return 0;
-}
-
-int core_read_planned(const core_run *run, int32_t index, int64_t *values)
-{
-    if (!run || !values || index < 0 || index >= run->count)
-        return CORE_BAD_ARGUMENT;
-    memcpy(values, run->histories[run->attempts[index].history].planned_ns, CORE_PLANNED_STATES * sizeof(*values));
-    return 0;
-}
-
-int core_read_phases(const core_run *run, int32_t index, int64_t *values, int32_t phases, int64_t *steps)
-{
-    if (!run || !values || !steps || index < 0 || index >= run->count || phases != run->attempts[index].phases)
-        return CORE_BAD_ARGUMENT;
-    const attempt *one = &run->attempts[index];
-    memcpy(values, one->totals + 2 * phases, (size_t)phases * sizeof(*values));
-    *steps = one->usual_steps;
-    return 0;
-}
-
-int64_t core_memory_bytes(const core_run *run)
-{
-    if (!run)
-        return CORE_BAD_ARGUMENT;
-    int64_t bytes = sizeof(*run) + (int64_t)run->room * sizeof(attempt) + (int64_t)run->group_room * sizeof(group);
-    bytes += (int64_t)run->history_room * sizeof(history) + (int64_t)run->layout_room * sizeof(layout);
-    for (int32_t i = 0; i < run->layout_count; i++)
-        bytes += run->layouts[i].phases;
-    bytes += run->compared_room * (int64_t)sizeof(compared) + run->unit_room * (int64_t)sizeof(unit);
-    bytes += ((int64_t)run->sorted_room + run->row_room) * (int64_t)sizeof(int64_t);
-    for (int32_t i = 0; i < run->count; i++) {
-        const attempt *one = &run->attempts[i];
-        bytes += one->phases * 3 * (int64_t)sizeof(int64_t) + one->room * (int64_t)sizeof(span);
-        bytes += (one->first ? sizeof(first_step) : 0) + (one->last ? sizeof(judgement) : 0) + one->loss_count * (int64_t)sizeof(loss);
-        bytes += one->onset.stretches ? CORE_STRETCHES_MAX * sizeof(core_stretch) : 0;
-    }
-    for (int32_t i = 0; i < run->group_count; i++)
-        bytes += run->groups[i].room * (int64_t)sizeof(int32_t) + run->groups[i].stages * (int64_t)sizeof(stage_sums);
-    for (int32_t i = 0; i < run->history_count; i++)
-        bytes += run->histories[i].room * (int64_t)sizeof(long_step);
-    return bytes;
 }

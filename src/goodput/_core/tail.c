@@ -3,15 +3,17 @@
 
 #include "internal.h"
 
-static void fill(const attempt *one, const uint8_t *states, const int64_t *totals, int32_t phases, int32_t open_state, int64_t length, int64_t *tail,
-                 int64_t *running)
+static void fill(const layout *by, const attempt *one, const int64_t *totals, int32_t phases, int32_t open_state, int64_t length,
+                 int64_t *tail, int64_t *running)
 {
     wide own[ROW_STATES] = {0}, nothing[ROW_STATES] = {0}, known = 0;
-    for (int32_t i = 0; i < phases; i++)
-        if (totals[i] > one->totals[i]) {
-            own[states[i]] += totals[i] - one->totals[i];
-            known += totals[i] - one->totals[i];
+    for (int32_t i = 0; i < phases; i++) {
+        int64_t grown = totals[i] - value_at(by, one, phase_column(i, TOTAL));
+        if (grown > 0) {
+            own[by->states[i]] += grown;
+            known += grown;
         }
+    }
     *running = known < length ? (int64_t)(length - known) : 0;
     own[open_state] += *running;
     if (known > length)
@@ -22,39 +24,41 @@ static void fill(const attempt *one, const uint8_t *states, const int64_t *total
 
 /* Move planned time beyond its limit to `stall`. A process that makes rollouts and no steps may make any number of them, so of
  * these only the running one is limited. */
-static void limit(const judgement *by, const attempt *one, int32_t open_state, int64_t running, int64_t *tail)
+static void limit(const history *by, int64_t threshold_ns, const attempt *one, int32_t open_state, int64_t running, int64_t *tail)
 {
     int64_t others = 0;
-    if (!one->rows) {
+    if (!one->sums.rows) {
         others = open_state == ROLLOUT ? tail[ROLLOUT] - running : tail[ROLLOUT];
         tail[ROLLOUT] -= others;
     }
-    limit_planned(by->planned_ns, by->threshold_ns, tail);
+    limit_planned(planned_of(by), threshold_ns, tail);
     tail[ROLLOUT] += others;
 }
 
 int core_tail(const core_run *run, int32_t index, const int64_t *totals, int32_t phases, int32_t open_state, int64_t end_ns,
               int32_t how, int64_t *values)
 {
-    if (!run || index < 0 || index >= run->count || !values || phases < 0 || (phases && !totals) || open_state < 0 ||
-        open_state >= ROW_STATES || end_ns < 0 || end_ns > VALUE_MAX || how < TAIL_RUNNING || how > TAIL_ENDED)
+    const attempt *one = attempt_at(run, index);
+    if (!one || !values || phases < 0 || (phases && !totals) || open_state < 0 || open_state >= ROW_STATES || end_ns < 0 ||
+        end_ns > VALUE_MAX || how < TAIL_RUNNING || how > TAIL_ENDED)
         return CORE_BAD_ARGUMENT;
-    const attempt *one = &run->attempts[index];
-    phases = phases < one->phases ? phases : one->phases;
+    const layout *own = &run->layouts[one->layout];
+    phases = phases < own->phases ? phases : own->phases;
     for (int32_t i = 0; i < phases; i++)
         if (totals[i] < 0 || totals[i] > VALUE_MAX)
             return CORE_BAD_ARGUMENT;
-    int64_t length = end_ns > one->end_ns ? end_ns - one->end_ns : 0, running = 0;
+    int64_t length = end_ns > one->sums.end_ns ? end_ns - one->sums.end_ns : 0, running = 0;
     memset(values, 0, TAIL_COUNT * sizeof(*values));
-    fill(one, states_of(run, one), totals, phases, open_state, length, values, &running);
-    judgement by = judge(run, one);
+    fill(own, one, totals, phases, open_state, length, values, &running);
+    const history *known = known_of(run, one);
+    int64_t threshold_ns = history_threshold_ns(known, run->least_stall_ns);
     if (length > PLANNED_LEAST_NS)
-        limit(&by, one, open_state, running, values);
+        limit(known, threshold_ns, one, open_state, running, values);
     values[TAIL_COMPUTE] = values[PRODUCTIVE];
     values[TAIL_SAVED] = values[CHECKPOINT];
-    if (!one->rows)
+    if (!one->sums.rows)
         settle_beginning(values, true);
-    else if (unplanned_ns(values) > by.threshold_ns)
+    else if (unplanned_ns(values) > threshold_ns)
         move_to_stall(values);
     else if (how == TAIL_DIED) {
         values[TAIL_LOST] = length;

@@ -1,7 +1,7 @@
 """Pure arithmetic: from the recorded steps of a run's ranks to an account whose states sum to the wall time.
 
-The path of a step: `attempts` (records), `stall_threshold`, `resume` (kept or lost) and `facts` (what decides on a
-step), `fold` (one attempt's sums), `straggler` and `slow_ranks` (ranks compared), `ranks` and `account` (ranks and factors),
+The path of a step: `attempts` (records), `resume` (kept or lost) and `facts` (what decides on a step), `by_core` (sums
+of attempts, ranks compared), `straggler` and `slow_ranks` (who is slow), `ranks` and `account` (ranks and factors),
 `figures`, `flops` and `peaks` (what follows), `document` (JSON) and `text`. Times are integers of nanoseconds until
 the document. No I/O and no clock.
 """

@@ -1,29 +1,27 @@
 """The account of a run: every rank's time while it was expected, each nanosecond in one state.
 
-The states of a rank sum to its wall time exactly, and ratios are computed from sums. `Engine` takes rows one by one.
+The states of a rank sum to its wall time exactly, and ratios are computed from sums. by_core has what adds these up.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import add, mul
 from typing import Any, NamedTuple
 
-from goodput.account.attempts import Attempt, Failure, Row, Run
+from goodput.account.attempts import Attempt, Failure, Run
 from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
 from goodput.account.document_types import Gain, StepLines
 from goodput.account.facts import FINAL_STATUSES, Facts, Key, RankRange, gaps
-from goodput.account.fold import Fold
-from goodput.account.hardware import energy_mj, is_cut, states_of
+from goodput.account.hardware import energy_mj, states_of
 from goodput.account.loader_summary import LoaderSummary, summarize_loaders
 from goodput.account.mfu.peaks import peak
-from goodput.account.rank_groups import Groups
 from goodput.account.ranks import RankAccount, chosen, sum_gpu_ns, values
 from goodput.account.resume import KEEP_ALL, Restart, provisional_limit
 from goodput.account.sampled_stacks import sampled_ranks
@@ -31,7 +29,7 @@ from goodput.account.slow_ranks.peers import Peers, peers_of
 from goodput.account.slow_ranks.slow_issue import SlowIssue, slow_issue
 from goodput.account.stall_threshold import PlannedLimits
 from goodput.account.states import BEGINNING, INDEX, PHASE_STATES, PRODUCTIVE, UNATTRIBUTED, vector
-from goodput.account.straggler import Straggler, sum_stragglers
+from goodput.account.straggler import Straggler
 from goodput.defaults import CPU_NAME, ESTIMATED_LOADER, ESTIMATED_OPTIMIZER
 from goodput.slices import Slices, result_of
 from goodput.wire.sampled_stacks import SampledStacks
@@ -281,8 +279,8 @@ class PaidOnce:
         ]
 
 
-class FoldSums(NamedTuple):
-    """What all folds have together."""
+class RowSums(NamedTuple):
+    """What all attempts have together."""
 
     progress_ns: int | None  # the last end of a step
     clamped: int
@@ -290,100 +288,10 @@ class FoldSums(NamedTuple):
     last_step: int  # the index of the last kept one, -1 without one
 
 
-class Engine:
-    """Computes an account step by step: feed every attempt's steps in order, then call `finish` once."""
-
-    def __init__(
-        self,
-        run: Run,
-        facts: Facts,
-        groups_type: Callable[[MutableMapping[Key, Any]], Groups] = Groups,
-        planned: PlannedLimits | None = None,
-        folds: MutableMapping[Key, Any] | None = None,
-    ):
-        """`planned` has what is known of the run's planned phases, where not all rows will be fed."""
-        self.run, self.facts = run, facts
-        self.planned = PlannedLimits() if planned is None else planned
-        self.folds: MutableMapping[Key, Fold] = {} if folds is None else folds
-        # Not those that have begun since the facts were gathered.
-        self._begin_folds([key for key in run.attempts if key in facts.bounds])
-        self.groups = groups_type(self.folds)
-
-    def _begin_folds(self, keys: list[Key]) -> None:
-        """Add the folds of attempts."""
-        for key in keys:
-            self.folds[key] = Fold(self.run.attempts[key], *self.facts.criteria(key), self.planned)
-
-    def row(self, key: Key, row: Row) -> None:
-        """Take a row of cumulative totals of the attempt `key`."""
-        compared = self.folds[key].row(row)
-        if compared is not None:
-            self.groups.add(key, row.step, self.folds[key].last_count, compared)
-
-    def add(self, key: Key, step: int, count: int, *recorded) -> None:
-        """Take `count` steps up to `step` as vectors of ns per state; see Fold.add."""
-        compared = self.folds[key].add(step, count, *recorded)
-        if compared is not None:
-            self.groups.add(key, step, count, compared)
-
-    def settle(self, tails: dict[Key, list[int]] | None = None) -> None:
-        """Finish all folds and compare the steps that still wait; see `finish`."""
-        result_of(self._settling(tails))
-
-    def _settling(self, tails: dict[Key, list[int]] | None) -> Slices[None]:
-        for key, fold in self.folds.items():
-            first = fold.finish(None if tails is None else tails.get(key, vector()))
-            if first is not None:
-                self.groups.add(key, first[0], first[1], first[2:], first=True)
-        yield from self.groups.flushing()
-
-    def finish(self, tails: dict[Key, list[int]] | None = None) -> Account:
-        """The account. `tails` is the time after each last step by state, where no live totals have it."""
-        return result_of(self.finishing(tails))
-
-    def finishing(self, tails: dict[Key, list[int]] | None = None) -> Slices[Account]:
-        """As `finish`, in slices."""
-        run, facts = self.run, self.facts
-        yield from self._settling(tails)
-        straggler = yield from self.summing_stragglers()
-        restarts = {n: Restart(n, facts.starts[n], facts.points[n]) for n in facts.restarts}
-        once = PaidOnce(facts)
-        ranks = yield from self.summing_ranks(restarts, once)
-        yield
-        found = self.sum_folds()
-        yield
-        account = account_of(run, facts, found, straggler, ranks, list(restarts.values()))
-        account.planned = self.planned
-        account.clamped += sum(is_cut(run.attempts[key]) for key in self.folds)
-        yield
-        account.once = once.total(account.gpu_ns())
-        return account
-
-    def sum_folds(self) -> FoldSums:
-        folds = self.folds.values()
-        return FoldSums(
-            max((fold.last_end_ns for fold in folds if fold.steps), default=None),
-            sum(fold.clamped for fold in folds),
-            sum(fold.samples for fold in folds),
-            max((min(fold.top_step, fold.limit) for fold in folds), default=-1),
-        )
-
-    def summing_stragglers(self) -> Slices[Straggler]:
-        """The comparison of the ranks once the folds are finished, in slices."""
-        yield
-        return sum_stragglers(self.groups)
-
-    def summing_ranks(self, restarts: dict[int, Restart], once: PaidOnce) -> Slices[Sequence[RankAccount]]:
-        """The ranks once the folds are finished, in slices; adds to `restarts` and `once` what they cost."""
-        yield
-        usual, ranks = typical(self.run), self.facts.expected.apart(self.facts.by_rank)
-        return [rank_account(self.facts, self.folds, some, restarts, usual, once) for some in ranks]
-
-
 def account_of(
     run: Run,
     facts: Facts,
-    found: FoldSums,
+    found: RowSums,
     straggler: Straggler,
     ranks: Sequence[RankAccount],
     restarts: list[Restart],
@@ -534,7 +442,7 @@ def _total_steps(run: Run) -> int | None:
     return max(totals, default=None)
 
 
-def _add_attempt(result: RankAccount, attempt: Attempt, fold: Fold, restarts: dict[int, Restart]) -> None:
+def _add_attempt(result: RankAccount, attempt: Attempt, fold: Any, restarts: dict[int, Restart]) -> None:
     """Add an attempt's sums to its rank's."""
     states = states_of(attempt, fold)
     result.states = list(map(add, result.states, states))

@@ -43,7 +43,7 @@ def rank_status(
         last_progress_ns=progress_ns,
         step=last.step if last else None,
         planned=planned,
-        limit_ns=limits.of_state(attempt.rank, state, progress_ns),
+        limit_ns=limits.of_state(attempt.rank, state),
         alive=attempt.alive,
         ended=attempt.end_reason(),
         generates=last is None and (state == "rollout" or planned["rollout"] > 0),

@@ -1,8 +1,4 @@
-"""What the account has of each expected rank, and the same of all ranks as columns.
-
-Where there are many ranks their sums are columns (columns.rank_columns), and a RankAccount is made only for a rank
-that is looked at. So figures of all ranks are computed from `values`.
-"""
+"""What the account has of each expected rank."""
 
 from __future__ import annotations
 
@@ -83,36 +79,18 @@ class RankAccount:
         return "generator" if self.states[INDEX["rollout"]] and not makes_steps else "trainer"
 
 
-class RankColumns(Sequence[RankAccount]):
-    """The ranks of an account in columns."""
-
-    def values(self, name: str) -> list[Any]:
-        """An attribute of RankAccount of each rank."""
-        raise NotImplementedError
-
-    def chosen(self, at: Sequence[int]) -> RankColumns:
-        """The ranks in these places."""
-        raise NotImplementedError
-
-    def gpu_ns(self) -> list[int]:
-        """See `sum_gpu_ns`."""
-        raise NotImplementedError
-
-
 def values(ranks: Sequence[RankAccount], name: str) -> list[Any]:
     """An attribute of each rank."""
-    return ranks.values(name) if isinstance(ranks, RankColumns) else [getattr(rank, name) for rank in ranks]
+    return [getattr(rank, name) for rank in ranks]
 
 
 def chosen(ranks: Sequence[RankAccount], at: Sequence[int]) -> Sequence[RankAccount]:
     """The ranks in these places."""
-    return ranks.chosen(at) if isinstance(ranks, RankColumns) else [ranks[place] for place in at]
+    return [ranks[place] for place in at]
 
 
 def sum_gpu_ns(ranks: Sequence[RankAccount]) -> list[int]:
     """GPU-ns per state: the ranks' sums, weighed by their devices."""
-    if isinstance(ranks, RankColumns):
-        return ranks.gpu_ns()
     by_devices: dict[int, list[list[int]]] = {}
     for rank in ranks:
         by_devices.setdefault(rank.all_devices, []).append(rank.states)

@@ -1,6 +1,6 @@
 """Stragglers: which ranks and stages of a pipeline others waited for, and in what they are slow.
 
-`rank_groups` has split the communication of each step; here are its sums over an attempt and over a run. Slowdown is the
+The core has split the communication of each step; here are its sums over an attempt and over a run. Slowdown is the
 sum of step times over their sum had each step's own work been spread evenly, after Lin et al., "Understanding
 Stragglers in Large Model Training Using What-if Analysis" (2025); with one collective per step that is length /
 (length - straggler).
@@ -13,17 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nsmallest
-from operator import sub
 from statistics import median
 
 from goodput.account.attempts import Attempt
 from goodput.account.derived import Derived
 from goodput.account.facts import Key
-from goodput.account.rank_groups import Groups
 from goodput.account.slow_ranks.comparable import ComparableSums, less
 from goodput.account.slow_ranks.onset import Onset
-from goodput.account.slow_ranks.slow_phase import NOT_OWN, PhaseTimes, excess, mean_phases, most_of
-from goodput.account.states import COMMUNICATION, INDEX, STATES
+from goodput.account.slow_ranks.slow_phase import PhaseTimes, excess, mean_phases, most_of
+from goodput.account.states import INDEX, STATES
 
 _STRAGGLER, _BUBBLE = INDEX["straggler"], INDEX["bubble"]
 # A rank or stage is a culprit only if its own time exceeds the median of its peers by this ratio ...
@@ -399,58 +397,6 @@ def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:
         return []
     ranked = nsmallest(SHARES_MAX, caused_ns.items(), key=lambda item: (-item[1], item[0]))
     return [(who, ns / waited_ns) for who, ns in ranked if ns]
-
-
-def sum_stragglers(groups: Groups) -> Straggler:
-    """Move each fold's excess communication from `communication` to `straggler`, and sum up over ranks."""
-    own_ns: dict[Key, list[int]] = {}
-    phases: dict[Key, PhaseTimes] = {}
-    result = Straggler(
-        all_ns=sum(sum(groups.folds[key].kept) for key in groups.with_peers()),
-        own_ns=own_ns,
-        phases=phases,
-        onsets=groups.onsets,
-        stage_caused_ns=dict(groups.stage_caused_ns),
-        stage_last_steps=dict(groups.stage_last_steps),
-        by_stage_ns=dict(groups.stage_caused_ns),
-    )
-    end_onsets(groups, sorted(groups.folds))
-    for (rank, number), fold in sorted(groups.folds.items()):
-        kept = list(fold.kept)
-        kept[COMMUNICATION] -= fold.straggler_ns + fold.bubble_ns
-        kept[_STRAGGLER] += fold.straggler_ns
-        kept[_BUBBLE] += fold.bubble_ns
-        fold.kept = kept
-        group = result.groups[rank] = fold.attempt.group_name()
-        stage = fold.attempt.stage if number in groups.pipelines else None
-        if stage is not None:
-            result.stages[rank] = stage
-        result.length_ns += fold.matched_ns
-        result.waited_ns += fold.straggler_ns
-        if fold.caused_ns:
-            add_caused(result, rank, fold.attempt, fold.caused_ns, fold.caused_in_group_ns)
-        if fold.compared_steps:
-            add_steps(result, rank, fold.compared_steps, fold.last_steps)
-        # One that crosses the bound counts in part where its row is known, and not at all where it is not known yet.
-        own, work = list(map(sub, kept, fold.cut)), fold.work - fold.cut_work
-        for i in NOT_OWN:
-            own[i] = 0
-        if fold.is_first_step_only():
-            own, work = [0] * len(own), 0.0
-        key = rank, number
-        own_ns[key], result.steps[key], result.units[key] = own, work, (group, stage)
-        phases[key] = fold.phase_times()
-    return result
-
-
-def end_onsets(groups: Groups, keys: list[Key]) -> None:
-    """End those of attempts that were followed by another; `keys` are all attempts, in order."""
-    newest = dict(keys)
-    for rank, number in groups.slow_keys():
-        if number != newest[rank]:
-            onset = groups.onsets[rank, number]
-            onset.end(groups.folds[rank, number].top_step)
-            groups.onsets[rank, number] = onset
 
 
 def add_caused(result: Straggler, rank: int, attempt: Attempt, caused_ns: int, in_group_ns: int) -> None:

@@ -2,7 +2,7 @@
 
 A record is written when a collective or point-to-point call is entered; the times of its return and of its exit are
 stored into it later, each as one word. So after SIGKILL the page still has what was entered and not left. Written by
-sdk/recorder/collectives.py or _collectives.c, under the interpreter's lock, or by NCCL's profiler plugin (nccl/) in a
+sdk/recorder/_collectives.c, under the interpreter's lock, or by NCCL's profiler plugin (nccl/) in a
 file of its own; read with Reader.collectives.
 """
 
@@ -34,6 +34,7 @@ DTYPES = (
 # _start_coalescing and _end_coalescing or by one coalesced call, by another thread than the one of the steps; the call raised;
 # its Work's future was taken, and nothing has waited for it yet where that is seen: without an exit it may be complete.
 FLAGS = ("reducer", "functional", "coalesced", "other_thread", "raised", "future")
+FLAG = {name: 1 << i for i, name in enumerate(FLAGS)}
 
 # Words from page.W_COLLECTIVES on: records written, groups, calls that were not recorded; of the profiler plugin, events
 # of calls and transfers that were not followed any more.
@@ -89,7 +90,7 @@ HOST_BACKENDS = ("gloo", "mpi")
 # Of the calls of an operation those that were waited for, or its hidden time is unknown.
 HIDDEN_SHARE_MIN = 0.9
 ISSUE_STEPS_MIN = 8
-_SEND, _RAISED = OPERATIONS.index("send"), 1 << FLAGS.index("raised")
+_SEND, _RAISED = OPERATIONS.index("send"), FLAG["raised"]
 _RANK_MAX = 1 << 32
 
 

@@ -414,7 +414,7 @@ def write_event(words: memoryview, kind: str, time_ns: int, step: int, text: byt
     """Append an event. Text is cut between two characters."""
     padded = memoryview(_event_text(text)).cast("Q")
     kind_index = EVENT_KINDS.index(kind)
-    # From here on no call, so that a signal handler's event comes before or after this one (step_clock.py).
+    # From here on no call, so that a signal handler's event comes before or after this one (sdk/recorder/plain.py).
     number = words[W_EVENTS] + 1
     at = W_EVENT_RING + (number - 1) % EVENT_RING * EVENT_WORDS
     words[at + E_SEAL] = 0

@@ -63,7 +63,7 @@ def _status(account: Account, track: AttemptTrack, last: Last, seen_ns: int) -> 
         last_progress_ns=progress_ns,
         step=last.step if last.steps else None,
         planned=planned,
-        limit_ns=account.planned.of_state(attempt.rank, state, progress_ns),
+        limit_ns=account.planned.of_state(attempt.rank, state),
         alive=attempt.alive,
         ended=attempt.end_reason(),
         generates=not last.steps and (state == "rollout" or tail[INDEX["rollout"]] > 0),

@@ -1,8 +1,8 @@
-/* Step blocks decoded for Python, and the times of their steps counted by bin: what an aggregator does with every step.
+/* Step blocks decoded for Python: what an aggregator does with every step.
  *
- * The same results as step_columns, aggregator.column_attempt and ingest.recent.bins, which replace this where it could not be compiled;
- * the same tests run on both. Nothing that Python has checked is trusted: a block that would be read or written
- * beyond its end raises ValueError. */
+ * The same results as step_columns and aggregator.column_attempt, which replace this where it could not be compiled; the same
+ * tests run on both. Nothing that Python has checked is trusted: a block that would be read or written beyond its end raises
+ * ValueError. */
 #include "_steps.h"
 
 /* Larger blocks are decoded without the interpreter's lock. */
@@ -13,12 +13,6 @@ typedef struct {
     Block of;
     PyObject *columns, *widths, *cells;
 } HeldBlock;
-
-/* Columns of what `followed` finds. */
-enum { FOLLOWED_END, FOLLOWED_SHIFTED, FOLLOWED_SAMPLES, FOLLOWED_LENGTH, FOLLOWED_PHASES };
-enum { BINS = 31744, OCTAVE = 1024, OCTAVES = 32, BIN_BITS = 16, PLACES_MAX = 64 };
-/* A 64-bit integer, `at` strides on. */
-#define CELL(from, stride, at) (*(const int64_t *)((from) + (at) * (stride)))
 
 static PyObject *name_count, *name_columns, *name_first, *name_least, *name_widths, *name_cells;
 
@@ -309,150 +303,6 @@ failed:
     return NULL;
 }
 
-static inline int64_t grown(int64_t now, int64_t then)
-{
-    return now > then ? now - then : 0;
-}
-
-/* A value of a row; columns that it lacks are 0. */
-static inline int64_t cell(const char *values, Py_ssize_t columns, Py_ssize_t rows, Py_ssize_t column, Py_ssize_t row)
-{
-    int64_t value = 0;
-    if (column < columns)
-        memcpy(&value, values + (column * rows + row) * CELL_BYTES_MAX, sizeof value);
-    return value;
-}
-
-/* The steps of one rank that follow the row before them, from row `at` of `into` on: see recent_steps. */
-static PyObject *followed(PyObject *self, PyObject *arguments)
-{
-    PyObject *into;
-    Py_buffer then, now, out;
-    Py_ssize_t rows, at;
-    long long shift;
-    if (!PyArg_ParseTuple(arguments, "y*y*nLOn", &then, &now, &rows, &shift, &into, &at))
-        return NULL;
-    Py_ssize_t size = rows < 1 || rows > COUNT_MAX ? 0 : rows * CELL_BYTES_MAX;
-    if (size == 0 || now.len % size || now.len / size < TOTALS || then.len % CELL_BYTES_MAX)
-        PyErr_SetString(PyExc_ValueError, "want the columns of rows, and the row before");
-    else if (get_matrix(into, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0) {
-        Py_ssize_t had = then.len / CELL_BYTES_MAX, columns = now.len / size, width = out.shape[1];
-        int64_t *row = out.buf;
-        if (at < 0 || rows > out.shape[0] - at || width < FOLLOWED_PHASES)
-            PyErr_SetString(PyExc_ValueError, "rows do not fit the steps");
-        else
-            row += at * width;
-        for (Py_ssize_t i = 0; i < rows && !PyErr_Occurred(); i++) {
-            const char *last = i ? (const char *)now.buf + (i - 1) * CELL_BYTES_MAX : then.buf;
-            Py_ssize_t last_columns = i ? columns : had, last_rows = i ? rows : 1;
-#define NOW(column) cell(now.buf, columns, rows, column, i)
-#define THEN(column) cell(last, last_columns, last_rows, column, 0)
-            if (NOW(NUMBER) - THEN(NUMBER) != 1)
-                continue;
-            row[FOLLOWED_END] = NOW(END);
-            row[FOLLOWED_SHIFTED] = NOW(END) + shift;
-            row[FOLLOWED_SAMPLES] = grown(NOW(SAMPLES), THEN(SAMPLES));
-            row[FOLLOWED_LENGTH] = NOW(END) - NOW(START);
-            for (Py_ssize_t k = FOLLOWED_PHASES, column = TOTALS + 2; k < width; column += 2, k++)
-                row[k] = grown(NOW(column) - NOW(column + 1), THEN(column) - THEN(column + 1));
-#undef NOW
-#undef THEN
-            row += width;
-            at++;
-        }
-        PyBuffer_Release(&out);
-    }
-    PyBuffer_Release(&now);
-    PyBuffer_Release(&then);
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
-}
-
-/* The fp16 bin of a duration, none negative: see columns.bins. */
-static int bin_of(int64_t ns)
-{
-    double seconds = (double)ns / 1e9;
-    uint64_t bits, left;
-    if (seconds >= 65520.0)
-        return BINS;
-    if (seconds < 6.103515625e-05) { /* 2^-14: below it bins are 2^-24 wide. */
-        const double whole = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to an integer. */
-        return (int)(seconds * 16777216.0 + whole - whole);
-    }
-    memcpy(&bits, &seconds, sizeof bits);
-    left = bits & 0x3ffffffffffULL; /* The 42 bits that binary16 drops. */
-    int bin = (((int)(bits >> 52) - 1023 + 15) << 10) + (int)((bits & 0xfffffffffffffULL) >> 42);
-    return bin + (left > 0x20000000000ULL || (left == 0x20000000000ULL && (bin & 1)));
-}
-
-/* How often each bin of each place occurs, zeros between two calls, and which octaves have counts. */
-static uint32_t bin_counts[PLACES_MAX][OCTAVES * OCTAVE];
-static uint8_t has_counts[PLACES_MAX][OCTAVES];
-
-/* The keys of the counts in order, and the counts, which are cleared: two bytes objects of 32-bit integers. */
-static PyObject *take_counts(void)
-{
-    Py_ssize_t found = 0;
-    PyObject *keys, *counts;
-    for (int place = 0; place < PLACES_MAX; place++)
-        for (int octave = 0; octave < OCTAVES; octave++)
-            for (int i = 0; has_counts[place][octave] && i < OCTAVE; i++)
-                found += bin_counts[place][octave * OCTAVE + i] != 0;
-    keys = PyBytes_FromStringAndSize(NULL, found * 4);
-    counts = PyBytes_FromStringAndSize(NULL, found * 4);
-    int is_room = keys != NULL && counts != NULL;
-    char *key_at = is_room ? PyBytes_AsString(keys) : NULL, *count_at = is_room ? PyBytes_AsString(counts) : NULL;
-    for (int place = 0; place < PLACES_MAX; place++)
-        for (int octave = 0; octave < OCTAVES; octave++) {
-            if (!has_counts[place][octave])
-                continue;
-            uint32_t *own = bin_counts[place] + octave * OCTAVE;
-            has_counts[place][octave] = 0;
-            for (int i = 0; is_room && i < OCTAVE; i++) {
-                uint32_t key = (uint32_t)place << BIN_BITS | (uint32_t)(octave * OCTAVE + i);
-                if (own[i] == 0)
-                    continue;
-                memcpy(key_at, &key, 4);
-                memcpy(count_at, &own[i], 4);
-                key_at += 4;
-                count_at += 4;
-            }
-            memset(own, 0, sizeof(uint32_t) * OCTAVE);
-        }
-    return Py_BuildValue("NN", keys, counts); /* NULL where one of them is. */
-}
-
-/* Count the bins of durations, (rows, columns), by the place of each column. */
-static PyObject *count_bins(PyObject *self, PyObject *arguments)
-{
-    PyObject *of_times, *of_places;
-    Py_buffer times;
-    int places[PLACES_MAX];
-    if (!PyArg_ParseTuple(arguments, "OO!", &of_times, &PyTuple_Type, &of_places) ||
-        get_matrix(of_times, &times, PyBUF_STRIDES) < 0)
-        return NULL;
-    Py_ssize_t columns = PyTuple_Size(of_places);
-    if (columns > PLACES_MAX || columns != times.shape[1])
-        PyErr_SetString(PyExc_ValueError, "want a place of each column");
-    for (Py_ssize_t j = 0; j < columns && !PyErr_Occurred(); j++) {
-        long place = PyLong_AsLong(PyTuple_GetItem(of_places, j));
-        places[j] = place >= 0 && place < PLACES_MAX ? (int)place : -1;
-    }
-    for (Py_ssize_t i = 0; i < times.shape[0] && !PyErr_Occurred(); i++) {
-        const char *row = (const char *)times.buf + i * times.strides[0];
-        for (Py_ssize_t j = 0; j < columns; j++) {
-            int64_t ns = CELL(row, times.strides[1], j);
-            /* A phase without time does not occur; a step may have no length. */
-            if (places[j] < 0 || ns < 0 || (ns == 0 && j))
-                continue;
-            int bin = bin_of(ns);
-            bin_counts[places[j]][bin]++;
-            has_counts[places[j]][bin / OCTAVE] = 1;
-        }
-    }
-    PyBuffer_Release(&times);
-    return PyErr_Occurred() ? NULL : take_counts();
-}
-
 static PyMethodDef functions[] = {
     {"count_rows", count_rows, METH_VARARGS,
      "count_rows(blocks, phases, rows_max): the rows of these step blocks, -1 where check_block would refuse one."},
@@ -464,19 +314,13 @@ static PyMethodDef functions[] = {
      "decoded or whose numbers do not ascend."},
     {"rows_after", rows_after, METH_VARARGS,
      "rows_after(wanted, columns, most): see aggregator.column_attempt; None where not all rows are packed."},
-    {"followed", followed, METH_VARARGS,
-     "followed(before, values, rows, shift, into, at): write a row for each step of one rank that follows the row before it, "
-     "from row `at` on: end, end on our clock, samples, length, and the time within the step of each phase but the first; "
-     "returns the row after them."},
-    {"count_bins", count_bins, METH_VARARGS,
-     "count_bins(times, places): keys (place << 16 | bin) in order and their counts, as bytes."},
     {"known_ranks", known_ranks, METH_VARARGS,
      "known_ranks(body, known, live): see ingest.known_ranks; None for a push that is not plain."},
     {NULL},
 };
 
 /* Grows with each change of what a function takes or returns: see compiled. */
-enum { REVISION = 5 };
+enum { REVISION = 6 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "goodput.wire._steps", "See _steps.c.", -1, functions,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from goodput.aggregator.accounts.common_steps import WAITING_ROWS_MAX
 from support.account.account_history import Process, ns
 from support.aggregator.exports import STALE
 from support.aggregator.random_runs import process_after
 from support.aggregator.reports import rank_report
 
 from goodput.account.states import INDEX
-from goodput.aggregator.accounts.common_steps import WAITING_ROWS_MAX
 from goodput.aggregator.accounts.live import IncrementalAccount
 from goodput.aggregator.accounts.recent_stragglers import RecentStragglers
 from goodput.aggregator.api.stored_accounts import bodies_of

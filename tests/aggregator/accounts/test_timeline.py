@@ -27,7 +27,7 @@ from goodput.aggregator.accounts import result_cache
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import Past
 from goodput.aggregator.accounts.run_summaries import RunPage
-from goodput.aggregator.accounts.timelines import timeline
+from goodput.aggregator.accounts.timelines import spans, timeline
 from goodput.aggregator.accounts.timelines.grid import Grid, cells_of
 from goodput.aggregator.accounts.timelines.spans import SPAN_STATES
 from goodput.aggregator.accounts.timelines.timeline import Timeline, merged
@@ -44,7 +44,7 @@ def past_of(ingest, now_ns: int, window=(None, None)) -> tuple:
     run = ingest._store.runs["r1"]
     whole = compute(run, now_ns, stale_seconds=30.0, known_only=True)
     account = compute(run, now_ns, stale_seconds=30.0, known_only=True, window=window)
-    return Past(run, now_ns, 60.0, 30.0, whole.threshold_ns), account
+    return Past(run, now_ns, whole.threshold_ns, 30.0), account
 
 
 def assert_closes(found) -> None:
@@ -70,7 +70,7 @@ def test_laid_spans_fill_their_buckets_exactly(seed):
         cuts = sorted(rng.randrange(b - a + 1) for _ in range(3))
         parts = [high - low for low, high in pairwise([0, *cuts, b - a])]
         states = dict(zip(rng.sample(SPAN_STATES, 4), parts, strict=True))
-        spans.append([0, a, b, *(states.get(state, 0) for state in SPAN_STATES)])
+        spans.append([0, a, b, -1, *(states.get(state, 0) for state in SPAN_STATES)])
         whole.update({state: 2 * ns for state, ns in states.items()})
         for i, (low, high) in enumerate(pairwise(grid.edges)):
             laid[i] += 2 * max(0, min(b, high) - max(a, low))
@@ -101,15 +101,15 @@ def test_buckets_close_and_sum_to_the_account(ledger, seed):
 
 @pytest.mark.parametrize("seed", cases(6))
 def test_bucket_equals_account_of_its_window(ledger, seed):
-    """But for `straggler`: in the account of a window steps are compared among those for which they lie in it."""
+    """But for `launch`: devices' idle time, which is known of all of an attempt, is divided by compute up to the end."""
     ingest, now_ns = ingested_run(ledger, seed)
     past, _ = past_of(ingest, now_ns)
     found = timeline.sums_of(ledger, past, (None, None), 5, [])
     for i, window in enumerate(pairwise(found.grid.edges)):
         _, want = past_of(ingest, now_ns, window)
         for states in (mine := list(found.cells[i]), theirs := list(want.gpu_ns())):
-            states[INDEX["communication"]] += states[INDEX["straggler"]]
-            states[INDEX["straggler"]] = 0
+            states[INDEX["productive"]] += states[INDEX["launch"]]
+            states[INDEX["launch"]] = 0
         assert all(abs(a - b) <= 200 for a, b in zip(mine, theirs, strict=True))
     # And the timeline of a window is the timeline of the whole there.
     cut = (found.grid.edges[1], found.grid.edges[3])
@@ -204,6 +204,7 @@ def test_waiting_lies_where_it_was_measured(ledger, monkeypatch, stages):
     assert sums[INDEX["straggler"]] and sums[INDEX["launch"]] and sums[INDEX["evaluation"]]
     assert bool(sums[INDEX["bubble"]]) == bool(stages)
     monkeypatch.setattr(past_accounts, "PAGE_ROWS_MAX", 7)
+    monkeypatch.setattr(spans, "_ROWS_AT_ONCE", 9)
     again = timeline.sums_of(ledger, past, (None, None), 33, [])
     assert again.cells == found.cells
 
@@ -255,12 +256,23 @@ def test_heat_of_a_window_has_steps_that_cross_it_in_part(ledger):
     assert found.own[0].ns == pytest.approx([2 * 625 * 10**6])
 
 
+def test_stall_is_marked_where_it_lies_in_a_window(ledger):
+    one = Process(0, 1, 1000.0).steps(20, forward=0.5).between(none=200.0).steps(5, forward=0.5)
+    ingest = aggregator(ledger)
+    take(ingest, body_of(rank_report(one.finished())))
+    past, _ = past_of(ingest, one.now_ns)
+    assert timeline.sums_of(ledger, past, (None, None), 9, []).stalls == [(1010 * 10**9, 1210 * 10**9)]
+    window = (1100 * 10**9, 1150 * 10**9)
+    assert timeline.sums_of(ledger, past, window, 9, []).stalls == [window]
+    assert timeline.sums_of(ledger, past, (1210 * 10**9, one.now_ns), 9, []).stalls == []
+
+
 def test_window_of_a_long_run_begins_at_late_rows(ledger, monkeypatch):
     """As many before it as are read of the window at most, and one that has all steps before them."""
     ingest, now_ns = lock_step(ledger, ranks=2, steps=400, slow=1)
     past, whole = past_of(ingest, now_ns)
     engines, real = [], timeline.CoreEngine
-    monkeypatch.setattr(timeline, "ROWS_MAX", 120)
+    monkeypatch.setattr(timeline, "ROWS_BEFORE_MAX", 120)
     monkeypatch.setattr(timeline, "CoreEngine", lambda *args: engines.append(real(*args)) or engines[-1])
     window = (whole.end_ns - 50 * 1375 * 10**6, whole.end_ns)
     found = timeline.sums_of(ledger, past, window, 10, [])

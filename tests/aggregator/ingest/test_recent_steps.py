@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+from itertools import accumulate
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.account.account_history import Process, ns
@@ -25,6 +27,7 @@ from goodput.aggregator.ingest.recent.step_trends import (
 from goodput.aggregator.ingest.store import Store
 from goodput.histograms.windows import StepSpans
 from goodput.wire import schema
+from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
 
 
 def rows_of_rank(rng: random.Random) -> list[Row]:
@@ -68,6 +71,46 @@ def test_windows_are_those_of_single_steps(seed, monkeypatch):
                 want.busy_ratio,
             )
             assert one.step_seconds == type(one.step_seconds)(**want.step_seconds())
+
+
+def following(before: list[int], columns: list[list[int]], shift: int, width: int) -> list[tuple[int, ...]]:
+    """What counts of each step that follows the row before it, step by step; phases that a row lacks have no time."""
+    found, last = [], before
+    for row in map(list, zip(*columns, strict=True)):
+
+        def inside(of: list[int], phase: int) -> int:
+            total, apart = (TOTALS + 2 * phase + at for at in (0, 1))
+            return of[total] - of[apart] if apart < len(of) else 0
+
+        if row[NUMBER] == (last[NUMBER] if last else 0) + 1:
+            samples = max(row[SAMPLES] - (last[SAMPLES] if last else 0), 0)
+            spent = [max(inside(row, phase) - inside(last, phase), 0) for phase in range(1, width)]
+            found.append((row[END], row[END] + shift, samples, row[END] - row[START], *spent))
+        last = row
+    return found
+
+
+@pytest.mark.parametrize("seed", cases(8))
+def test_following_steps_are_those_of_single_rows(seed):
+    """Of ranks with fewer or more phases than are counted, and with none or another number before them."""
+    rng = random.Random(seed)
+    width, expected = rng.randrange(5), []
+    waiting = recent_steps._Waiting(width)
+    for _ in range(rng.choice((1, 40, 400))):
+        rows, shift = rng.choice((1, 3, 7)), rng.randrange(-(1 << 20), 1 << 20)
+        columns = [
+            [rng.randrange(1 << 30) for _ in range(rows)] for _ in range(TOTALS + 2 * rng.choice((3, 4)))
+        ]
+        before = [rng.randrange(1 << 30) for _ in range(rng.choice((0, TOTALS, TOTALS + 2, TOTALS + 8)))]
+        before[:1] = [rng.randrange(3)] * bool(before)
+        columns[NUMBER] = list(
+            accumulate([rng.randrange(1, 3) for _ in range(rows)], initial=before[0] if before else 0)
+        )[1:]
+        values = np.array(columns, np.int64)
+        came = values.tobytes() if rng.random() < 0.5 else values
+        waiting.add(came, rows, np.array(before, np.int64).tobytes(), shift)
+        expected += following(before, columns, shift, max(width, 1))
+    assert sorted(map(tuple, waiting.found().tolist())) == sorted(expected)
 
 
 class SlowLedger:

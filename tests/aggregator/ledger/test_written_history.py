@@ -11,6 +11,7 @@ import sqlalchemy as sql
 from bench.history import ledger as history_ledger
 from bench.history import run as history_run
 from bench.history.run import RUN, Pushes
+from goodput.columns import snapshot
 
 from goodput.account import Account, compute
 from goodput.aggregator.accounts.accounts import Accounts
@@ -23,7 +24,6 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs, compaction, page_reader, segments
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_5
-from goodput.columns import snapshot
 
 RANKS, PERIOD_STEPS, PERIODS, START_NS, STALE = 16, 256, 9, 1_700_000_000 * 10**9, 30.0
 STEPS = PERIODS * PERIOD_STEPS

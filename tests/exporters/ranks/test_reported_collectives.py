@@ -9,8 +9,9 @@ from support.rank_page.page_maker import Rank
 
 from goodput.rank_page import collective_records as layout
 from goodput.rank_page import page
+from goodput.rank_page.collective_records import FLAG
 from goodput.rank_page.reader import Reader
-from goodput.sdk.recorder.collectives import FLAG, CollectiveRecords
+from goodput.sdk.recorder.collectives import CollectiveRecords
 from goodput.wire.collectives import ReportedOperation, operations_problem, problem
 from goodput_exporters.collectors.ranks.reported_collectives import (
     AFTER_NS,

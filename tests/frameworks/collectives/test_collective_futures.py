@@ -7,12 +7,10 @@ from support.installed import need
 need("torch")
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
-def ranks(tmp_path_factory, request):
-    directory, pure = tmp_path_factory.mktemp("futures"), "1" if request.param == "python" else ""
-    errors = run_ranks(
-        "collectives/collective_futures_rank.py", directory, forked="" if pure else "torch", GOODPUT_PURE=pure
-    )
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("futures")
+    errors = run_ranks("collectives/collective_futures_rank.py", directory, forked="torch")
     assert "goodput:" not in errors
     return written(directory, "futures-{}.json")
 

@@ -3,6 +3,7 @@
 import pytest
 from support.frameworks.two_ranks import run_ranks, the_account, written
 from support.installed import need
+from support.plain_package import plain_package
 
 from goodput.account.collectives.operation_sums import NOT_RECORDED, is_cut, of_rank
 from goodput.account.states import INDEX
@@ -13,24 +14,17 @@ DTYPES = {"Float": ("float32", 4), "Double": ("float64", 8), "Long": ("int64", 8
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory):
-    """By implementation where its ranks have written."""
-    found = {}
-    for name, pure in (("compiled", ""), ("python", "1")):
-        directory = tmp_path_factory.mktemp(name)
-        errors = run_ranks(SCRIPT, directory, forked="torch" if not pure else "", GOODPUT_PURE=pure)
-        assert "goodput:" not in errors
-        found[name] = directory
-    return found
+def directory(tmp_path_factory):
+    """Where the ranks have written."""
+    made = tmp_path_factory.mktemp("ranks")
+    assert "goodput:" not in run_ranks(SCRIPT, made, forked="torch")
+    return made
 
 
 @pytest.fixture(scope="module")
-def runs(directories):
-    """By implementation what each rank has recorded, and the Flight Recorder's entries."""
-    return {
-        name: (written(directory, "records-{}.json"), written(directory, "flight-{}.json"))
-        for name, directory in directories.items()
-    }
+def ranks(directory) -> list[dict]:
+    """What each rank has recorded."""
+    return written(directory, "records-{}.json")
 
 
 def expected(entries: list[dict], group: str) -> list[tuple]:
@@ -66,9 +60,8 @@ def made_by_gloo(records: list[dict]) -> list[tuple]:
     return found
 
 
-@pytest.mark.parametrize("implementation", ["compiled", "python"])
-def test_records_are_those_of_the_flight_recorder(runs, implementation):
-    for records, flight in zip(*runs[implementation], strict=True):
+def test_records_are_those_of_the_flight_recorder(ranks, directory):
+    for records, flight in zip(ranks, written(directory, "flight-{}.json"), strict=True):
         for slot, group in enumerate(records["groups"]):
             mine = [record for record in records["records"] if record["group"] == slot]
             parts = [record for record in mine if record["operation"] == "reduce_scatter"]
@@ -81,17 +74,8 @@ def test_records_are_those_of_the_flight_recorder(runs, implementation):
             assert group["ranks"] == [[0, 1, 2]]
 
 
-def test_compiled_and_python_record_the_same(runs):
-    kept = ("number", "group", "operation", "dtype", "flags", "sequence", "peer", "bytes", "phase", "step")
-    both = [
-        [{name: record[name] for name in kept} for rank in runs[name][0] for record in rank["records"]]
-        for name in ("compiled", "python")
-    ]
-    assert both[0] == both[1]
-
-
-def test_point_to_point_calls_name_the_other_rank(runs):
-    for rank, found in enumerate(runs["compiled"][0]):
+def test_point_to_point_calls_name_the_other_rank(ranks):
+    for rank, found in enumerate(ranks):
         calls = [record for record in found["records"] if record["operation"] in ("send", "recv")]
         assert [call["operation"] for call in calls] == ["send" if rank == 0 else "recv"] + [
             "send",
@@ -101,30 +85,27 @@ def test_point_to_point_calls_name_the_other_rank(runs):
         assert [call["bytes"] for call in calls] == [16, 32, 32, 16, 16]
 
 
-@pytest.mark.parametrize("implementation", ["compiled", "python"])
-def test_every_record_has_its_exit(runs, implementation):
+def test_every_record_has_its_exit(ranks):
     """Also those of a communication hook, whose futures are waited for in C++."""
-    for found in runs[implementation][0]:
+    for found in ranks:
         for record in found["records"]:
             assert record["enter_ns"] <= record["return_ns"] <= record["exit_ns"]
         hooked = [r for r in found["records"] if (r["operation"], r["bytes"]) == ("all_reduce", 640)]
         assert len(hooked) == 3 and all(record["flags"] == ["reducer"] for record in hooked)
 
 
-def test_exposed_time_is_that_of_communication(runs):
+def test_exposed_time_is_that_of_communication(ranks):
     """But for what was waited for before the first record, in which a rank can lose its core."""
-    for implementation in runs:
-        for found in runs[implementation][0]:
-            exposed = sum(sums["exposed_ns"] for sums in found["sums"])
-            most = 5_000_000 + 1e9 * found["core_wait_seconds"]
-            assert 0 <= found["communication"] - exposed < most
-            assert sum(record["exposed_ns"] for record in found["records"]) == exposed
+    for found in ranks:
+        exposed = sum(sums["exposed_ns"] for sums in found["sums"])
+        most = 5_000_000 + 1e9 * found["core_wait_seconds"]
+        assert 0 <= found["communication"] - exposed < most
+        assert sum(record["exposed_ns"] for record in found["records"]) == exposed
 
 
-@pytest.mark.parametrize("implementation", ["compiled", "python"])
-def test_account_divides_communication_among_operations(directories, implementation):
+def test_account_divides_communication_among_operations(directory):
     """To the nanosecond, and nothing of it is without a record or before the first step."""
-    for rank in the_account(directories[implementation]).ranks:
+    for rank in the_account(directory).ranks:
         rows = of_rank(rank.exposed)
         spent = sum(rank.states[INDEX[state]] for state in ("communication", "straggler", "bubble"))
         assert sum(row.gpu_ns for row in rows.values()) == spent > 0
@@ -133,22 +114,24 @@ def test_account_divides_communication_among_operations(directories, implementat
         assert {("other", "all_reduce"), ("default_pg", "broadcast"), ("default_pg", "send")} <= rows.keys()
 
 
-def test_nothing_is_kept_alive_and_nothing_dropped(runs):
-    for implementation in runs:
-        for found in runs[implementation][0]:
-            assert found["kept_alive"] == 0 and found["dropped"] == 0 and not any(found["drops"].values())
+def test_nothing_is_kept_alive_and_nothing_dropped(ranks):
+    for found in ranks:
+        assert found["kept_alive"] == 0 and found["dropped"] == 0 and not any(found["drops"].values())
 
 
-def test_setting_turns_records_off(tmp_path):
-    errors = run_ranks(SCRIPT, tmp_path, "off", forked="torch", GOODPUT_COLLECTIVES="0")
-    assert "goodput:" not in errors
+@pytest.mark.parametrize("without", ["setting", "extension"])
+def test_communication_is_measured_without_records(tmp_path, without):
+    environ = {"PYTHONPATH": plain_package()} if without == "extension" else {"GOODPUT_COLLECTIVES": "0"}
+    assert "goodput:" not in run_ranks(SCRIPT, tmp_path, "off", forked="torch", **environ)
     assert written(tmp_path, "records-{}.json") == [None, None]
+    for rank in the_account(tmp_path).ranks:
+        assert of_rank(rank.exposed) == {}
+        assert sum(rank.states[INDEX[state]] for state in ("communication", "straggler")) > 0
 
 
-@pytest.mark.parametrize("implementation", ["compiled", "python"])
-def test_every_wait_by_hand_counts_for_hidden_time(runs, implementation):
+def test_every_wait_by_hand_counts_for_hidden_time(ranks):
     """The second group is used by hand alone; the reducer and FSDP wait for some calls of the first in C++."""
-    for records in runs[implementation][0]:
+    for records in ranks:
         calls = {(one["group"], one["operation"]): one["calls"] for one in records["sums"]}
         waited = {(group, operation): left for group, operation, left, *_ in records["hidden"]}
         assert {key: left for key, left in waited.items() if key[0] == 1} == {

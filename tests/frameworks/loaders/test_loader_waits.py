@@ -3,6 +3,7 @@
 import pytest
 from support.frameworks.training_runs import train
 from support.installed import need
+from support.plain_package import python_path
 from support.sdk.checks import check, inside
 
 from goodput.account import figures
@@ -20,24 +21,24 @@ def trained(tmp_path_factory, **environ):
     return RUNS[key]
 
 
-@pytest.fixture(params=["compiled", "pure"])
-def pure(request):
-    return "1" if request.param == "pure" else ""
+@pytest.fixture(params=["compiled", "plain"])
+def path(request):
+    return python_path(plain=request.param == "plain")
 
 
 @pytest.fixture
-def measured(pure, tmp_path_factory):
-    return trained(tmp_path_factory, GOODPUT_BUDGET="1", GOODPUT_PURE=pure)
+def measured(path, tmp_path_factory):
+    return trained(tmp_path_factory, GOODPUT_BUDGET="1", PYTHONPATH=path)
 
 
 @pytest.fixture
-def off(pure, tmp_path_factory):
+def off(path, tmp_path_factory):
     """The same loops with a budget that no phases fit into."""
-    return trained(tmp_path_factory, GOODPUT_BUDGET="0.00001", GOODPUT_PURE=pure)
+    return trained(tmp_path_factory, GOODPUT_BUDGET="0.00001", PYTHONPATH=path)
 
 
 @pytest.fixture(params=["measured", "off"])
-def run(request, pure):
+def run(request, path):
     return request.getfixturevalue(request.param)
 
 

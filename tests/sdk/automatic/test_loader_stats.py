@@ -15,7 +15,7 @@ from goodput.rank_page import page
 from goodput.rank_page.loader_words import LOADER, WORKER, loader_of
 from goodput.sdk.automatic.loader_stats import ENTRIES_MAX, LoaderStats, before_request, split
 from goodput.sdk.automatic.loader_worker import OWNER, parts
-from goodput.sdk.automatic.training_state import FetchState
+from goodput.sdk.recorder.plain_training import FetchState
 
 
 def record(done, dataset, cpu=0, delay=0, collate=0):

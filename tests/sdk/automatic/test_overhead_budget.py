@@ -248,14 +248,14 @@ emit(costs[-1] / recorder.steps)
 def test_cost_of_a_hook_excludes_its_function(sdk):
     extra = """
 from goodput.sdk.automatic.hooks import ZERO_GRAD, hook
-from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.recorder.hot_path import extension
 OURS, THEIRS = 300, 20_000  # microseconds
 def theirs():
     spin(THEIRS)
 def slow():
     raise AssertionError("the case is common")
 timed = hook(ZERO_GRAD, auto.training, auto.forward, theirs, slow, lambda: spin(OURS) or True)
-if compiled:
+if extension is not None:
     loop(3)
     auto.open_step()
     found = []

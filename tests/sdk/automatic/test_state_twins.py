@@ -9,10 +9,11 @@ import weakref
 import pytest
 
 from goodput.rank_page import page
-from goodput.sdk.automatic import hooks, training_state
-from goodput.sdk.automatic.training_state import BACKWARD, FORWARD, NOTHING, TrainingState
-from goodput.sdk.recorder import step_clock
+from goodput.sdk.automatic import hooks
+from goodput.sdk.recorder import plain, plain_training
+from goodput.sdk.recorder.hot_path import TrainingState
 from goodput.sdk.recorder.recorder import Recorder
+from goodput.sdk.recorder.training_calls import BACKWARD, FORWARD, NOTHING
 
 assert hooks.FORWARD  # The hooks give the compiled classes the constants of the page.
 fast = pytest.importorskip("goodput.sdk.recorder._fast")
@@ -93,10 +94,10 @@ FIELDS_ELSEWHERE = {"clock", "fetches", "gaps"}
 
 def twins() -> list:
     """The state and its clock, compiled and in Python."""
-    compiled, python = fast.Clock(), step_clock.Clock()
+    compiled, python = fast.Clock(), plain.Clock()
     return [
         (fast.TrainingState(compiled), compiled),
-        (training_state.PythonTrainingState(python), python),
+        (plain_training.TrainingState(python), python),
     ]
 
 
@@ -189,9 +190,9 @@ def test_no_other_code_writes_a_compiled_field():
 
 def test_claim_in_an_open_phase_is_dropped():
     """Only the time before an outermost phase is charged to another one."""
-    for module, (state, clock) in zip((fast, step_clock), twins(), strict=True):
+    for module, (state, clock) in zip((fast, plain), twins(), strict=True):
         clock.words = page.private_words()
-        clock.thread = step_clock.get_ident()
+        clock.thread = plain.get_ident()
         histogram = page.W_HISTOGRAMS
         clock.columns = len(page.PHASES)
         outer = module.Phase(clock, "checkpoint", 9, WORDS[3], histogram)

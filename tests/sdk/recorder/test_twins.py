@@ -1,4 +1,4 @@
-"""The compiled classes are built where they can be, and have the interfaces of their Python twins."""
+"""The compiled classes are built where they can be, and have the interfaces of those in Python."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from goodput.nccl.library import library
-from goodput.sdk.automatic import gaps, training_state
-from goodput.sdk.recorder import collectives, step_clock
+from goodput.sdk.recorder import plain, plain_training
 
 # Used inside the Python classes only.
-PRIVATE = {
-    "Clock": {"child_ns", "count_open", "stack", "unwind"},
-    "Records": {"call"},
-}
+PRIVATE = {"Clock": {"child_ns", "count_open", "stack", "unwind"}}
 has_compiler = shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
@@ -36,13 +32,13 @@ def public(made) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "twin"),
     [
-        ("Clock", step_clock.Clock()),
-        ("TrainingState", training_state.PythonTrainingState(step_clock.Clock())),
-        ("Costs", step_clock.Costs()),
-        ("Gaps", gaps.PythonGaps()),
-        ("FetchState", training_state.PythonFetchState()),
-        ("Phase", step_clock.Phase),
-        ("Records", collectives.PythonRecords),
+        ("Clock", plain.Clock()),
+        ("TrainingState", plain_training.TrainingState(plain.Clock())),
+        ("Costs", plain.Costs()),
+        ("Gaps", plain.Gaps()),
+        ("FetchState", plain_training.FetchState()),
+        ("Phase", plain.Phase),
+        ("Slot", plain_training.Slot()),
     ],
 )
 def test_compiled_class_has_what_its_twin_has(name, twin):

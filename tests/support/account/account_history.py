@@ -145,6 +145,14 @@ class Process:
         return self
 
 
+def in_step(*own: float, communication: float = 0.5, steps: int = 3, **identity) -> list[Process]:
+    """Ranks in lock step: each has `own` seconds of compute per step and waits for the slowest in a collective."""
+    ranks = [Process(r, **identity) for r in range(len(own))]
+    for one, busy in zip(ranks, own, strict=True):
+        one.steps(steps, forward=busy, communication=communication + max(own) - busy).finished()
+    return ranks
+
+
 def run_of(*processes: Process, **given) -> Run:
     """A run of these processes. Unless a process declares a world size it is the number of ranks here."""
     world = 1 + max(one.rank for one in processes)

@@ -66,6 +66,23 @@ class Found:
 
 
 @dataclass
+class Known:
+    """Lengths of a rank's steps and planned phases, each with the end of its row."""
+
+    lengths: list[tuple[int, int]] = field(default_factory=list)
+    phases: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+
+    def until(self, end_ns: int) -> Known:
+        return Known(*([one for one in own if one[0] <= end_ns] for own in (self.lengths, self.phases)))
+
+    def past(self) -> list[int]:
+        return [ns for _, ns in self.lengths]
+
+    def planned(self) -> Counter:
+        return Counter({state: max([0, *(one[state] for _, one in self.phases)]) for state in PLANNED})
+
+
+@dataclass
 class Charged:
     """A row once it is charged, as its group compares it."""
 
@@ -88,30 +105,28 @@ class Charged:
 
 def charge(lives: list[Life], least_ns: int) -> list[Found]:
     """Lives of a rank come in the order of their starts."""
-    lengths: dict[int, list[int]] = {}
-    longest: dict[int, Counter] = {}
+    known: dict[int, Known] = {}
     found = [Found(losses=[[0, 0] for _ in life.points]) for life in lives]
     charged: list[list[Charged]] = []
     for life, into in zip(lives, found, strict=True):
-        past, planned = lengths.setdefault(life.rank, []), longest.setdefault(life.rank, Counter())
-        charged.append(charge_life(life, into, past, planned, least_ns))
+        known[life.rank] = known.get(life.rank, Known()).until(life.start_ns)
+        charged.append(charge_life(life, into, known[life.rank], least_ns))
     for group in {life.group for life in lives}:
         members = [at for at, life in enumerate(lives) if life.group == group]
         compare_rows([(lives[at].rank, charged[at], found[at]) for at in members])
     return found
 
 
-def charge_life(life: Life, into: Found, past: list[int], planned: Counter, least_ns: int) -> list[Charged]:
+def charge_life(life: Life, into: Found, known: Known, least_ns: int) -> list[Charged]:
     rows, now = [], life.start_ns
     for at, row in enumerate(life.rows):
         gap, inside = Counter(row.gap), Counter(row.inside)
+        end_ns, past, planned = now + gap.total() + inside.total(), known.past(), known.planned()
         is_single, limit = row.first == row.last, threshold(past, least_ns)
         for states in (gap, inside):
             if is_single:
                 limit_planned(states, planned, limit)
-        for states in (gap, inside):
-            for state in PLANNED:
-                planned[state] = max(planned[state], states[state])
+        known.phases += [(end_ns, {state: states[state] for state in PLANNED}) for states in (gap, inside)]
         if at == 0:
             gap = beginning(gap, is_single)
         else:
@@ -125,7 +140,7 @@ def charge_life(life: Life, into: Found, past: list[int], planned: Counter, leas
         share = part_ns / (now - began) if now > began else 1.0 * counts
         if life.limit is not None and row.last > life.limit:
             if is_single and at:
-                past.append(inside.total())
+                known.lengths.append((end_ns, inside.total()))
             inside = stalled(inside, limit) if is_single else inside
             into.inside.update(lost(life, row, inside, part_ns, counts, into))
             into.work += share * (row.last - row.first + 1 - beyond(life, row))
@@ -133,7 +148,7 @@ def charge_life(life: Life, into: Found, past: list[int], planned: Counter, leas
         if at == 0 and is_single:
             inside = compiled(inside, life.rows, limit)
         elif is_single:
-            past.append(inside.total())
+            known.lengths.append((end_ns, inside.total()))
             inside = stalled(inside, limit)
         own = Charged(row, inside, in_part(inside, part_ns), bool(counts))
         into.inside.update(own.part)

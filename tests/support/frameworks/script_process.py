@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.forks import server_with
 from support.paths import PYTHONPATH, SUPPORT
+from support.plain_package import python_path
 
 SCRIPTS = SUPPORT / "frameworks" / "scripts"
 # The SDK's hot path, compiled or in Python.
@@ -56,7 +57,7 @@ def run_case(
     """The same of one case of a script, by its name."""
     if implementation == "compiled" and importlib.util.find_spec("goodput.sdk.recorder._fast") is None:
         pytest.skip("goodput.sdk.recorder._fast is not compiled here")
-    environ["GOODPUT_PURE"] = "1" if implementation == "python" else ""
+    environ["PYTHONPATH"] = python_path(plain=implementation == "python")
     environ.update(GOODPUT_DIR=str(place / "pages"), GOODPUT_BUDGET="100%")
     written = place / "found.json"
     done = run_script(script, *([name] if name else []), written, forked=forked, **environ)

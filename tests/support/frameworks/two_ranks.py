@@ -22,7 +22,7 @@ from goodput.sdk.reports.local_accounts import runs_in
 
 # Variables that a launcher sets, which must not come from the environment of the tests.
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-LAUNCHED += ("PYTHONPATH", "GOODPUT_AUTO", "GOODPUT_RUN", "GOODPUT_DISABLE", "GOODPUT_PURE")
+LAUNCHED += ("PYTHONPATH", "GOODPUT_AUTO", "GOODPUT_RUN", "GOODPUT_DISABLE")
 
 
 def environment(directory: Path, run: str | None, **more: str) -> dict:

@@ -17,13 +17,14 @@ import os
 import sys
 from bisect import bisect_left
 from collections import deque
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from goodput.rank_page import page
 from goodput.rank_page.device_steps import apportion
 
 MODULES = (
-    "goodput.sdk.recorder.step_clock",
+    "goodput.sdk.recorder.plain",
+    "goodput.sdk.recorder.hot_path",
     "goodput.sdk.recorder.recorder",
     "goodput.sdk.recorder.phase",
     "goodput.sdk.recorder.steps",
@@ -130,22 +131,28 @@ class Backend:
 def pure_sdk(monkeypatch, device: Device) -> SimpleNamespace:
     """Recorder, Phase and Step of a copy of the SDK in Python that reads the device's clock."""
     before = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
-    monkeypatch.setenv("GOODPUT_PURE", "1")
+    monkeypatch.setitem(sys.modules, "goodput.sdk.recorder._fast", None)
     try:
-        clock, recorder, phase, steps = (importlib.import_module(name) for name in MODULES)
+        clock, _, recorder, phase, steps = (importlib.import_module(name) for name in MODULES)
     finally:
         for name in MODULES:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
-        package = sys.modules["goodput.sdk"]
-        for name, module in before.items():
-            setattr(package, name.rpartition(".")[2], module)
+            _put_back(name, before.get(name))
     for module in (clock, recorder, steps):
         module.perf_counter_ns = device.now
     monkeypatch.setattr("goodput.rank_page.reader.monotonic_ns", device.now)
     return SimpleNamespace(
         Recorder=recorder.Recorder, Phase=phase.Phase, Step=steps.Step, steps=steps.steps, clock=clock
     )
+
+
+def _put_back(name: str, before: ModuleType | None) -> None:
+    """Import finds the module again that it found before, or none."""
+    package, _, own = name.rpartition(".")
+    if before is not None:
+        sys.modules[name] = before
+        setattr(sys.modules[package], own, before)
+    elif sys.modules.pop(name, None) is not None:
+        delattr(sys.modules[package], own)
 
 
 class Trainer:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from support.forks import ForkServer
 from support.paths import TESTS
+from support.plain_package import plain_package
 
 import goodput
 from goodput.rank_page.reader import Reader, Snapshot
@@ -81,15 +82,13 @@ def command(code: str) -> list[str]:
 
 
 def environment(directory, pure: bool, given: dict) -> dict:
-    paths = [SOURCE, str(TESTS)]
+    paths = [plain_package() if pure else SOURCE, str(TESTS)]
     found = {
         "PATH": os.environ.get("PATH", ""),
         "PYTHONPATH": os.pathsep.join(paths),
         "GOODPUT_DIR": str(directory),
         "GOODPUT_RUNS": "0",
     }
-    if pure:
-        found["GOODPUT_PURE"] = "1"
     return {name: value for name, value in {**found, **given}.items() if value is not None}
 
 

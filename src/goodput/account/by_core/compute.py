@@ -1,6 +1,6 @@
 """The account of a run whose rows are at hand, by the compiled core.
 
-    account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
+account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from goodput._core import PLANNED_STATES
-from goodput.account.account import Account, FoldSums, PaidOnce, account_of, rank_account, typical
+from goodput.account.account import Account, PaidOnce, RowSums, account_of, rank_account, typical
 from goodput.account.attempts import Run
 from goodput.account.by_core.attempt_sums import AttemptSums, since
 from goodput.account.by_core.engine import CoreEngine
@@ -17,11 +17,9 @@ from goodput.account.facts import Facts, Key, gather
 from goodput.account.hardware import is_cut
 from goodput.account.resume import Restart
 from goodput.account.stall_threshold import PlannedLimits
-from goodput.account.states import INDEX
 from goodput.defaults import STALL_SECONDS
 from goodput.slices import AT_A_TIME, Slices, result_of
 
-_BEFORE_ALL_NS = -(1 << 62)
 Window = tuple[int | None, int | None]  # unix ns, None for the run's own start or end
 
 
@@ -84,7 +82,9 @@ def finishing(
             yield
         ranks.append(rank_account(facts, sums, some, restarts, usual, once))
     straggler = yield from sum_stragglers(engine, sums, before)
-    account = account_of(run, facts, _sums_of_all(engine, facts, sums), straggler, ranks, list(restarts.values()))
+    account = account_of(
+        run, facts, _sums_of_all(engine, facts, sums), straggler, ranks, list(restarts.values())
+    )
     account.planned = _planned(engine)
     account.once = once.total(account.gpu_ns())
     return account
@@ -96,10 +96,10 @@ def _threshold_ns(facts: Facts, sums: Mapping[Key, AttemptSums], least_ns: int) 
     return max((one.threshold_ns for one in newest if one.lengths), default=least_ns)
 
 
-def _sums_of_all(engine: CoreEngine, facts: Facts, sums: Mapping[Key, AttemptSums]) -> FoldSums:
+def _sums_of_all(engine: CoreEngine, facts: Facts, sums: Mapping[Key, AttemptSums]) -> RowSums:
     end_ns = max((own.end_ns for own in sums.values() if own.rows), default=None)
     limits, cut = engine.facts.limits, engine.wrong + sum(is_cut(engine.run.attempts[key]) for key in sums)
-    return FoldSums(
+    return RowSums(
         None if end_ns is None else min(end_ns, facts.end_ns) if facts.is_part else end_ns,
         cut + sum(own.clamped for own in sums.values()),
         sum(own.samples for own in sums.values()),
@@ -113,5 +113,5 @@ def _planned(engine: CoreEngine) -> PlannedLimits:
         longest = engine.core.planned(engine.places[rank, own[-1].attempt])
         for state, ns in zip(PLANNED_STATES, longest, strict=True):
             if ns:
-                found.longest[rank, INDEX[state]] = [(_BEFORE_ALL_NS, ns)]
+                found.longest[rank, state] = ns
     return found

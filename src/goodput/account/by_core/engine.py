@@ -105,8 +105,7 @@ class CoreEngine:
         if (new or not self.places) and not self._regroup(stepping):
             return False
         for attempt in new:
-            before = self._of_rank.get(attempt.rank)
-            if before is not None and not _comes_after(facts.by_rank[attempt.rank], before, attempt):
+            if not self._may_begin(attempt, facts.by_rank[attempt.rank]):
                 return False
             group = self._group_of(attempt)
             if self.core.settled(group) >= max(attempt.first_step or 0, 0):
@@ -115,6 +114,17 @@ class CoreEngine:
         for key in facts.bounds.keys() & self.places.keys():
             self._tell(key)
         return True
+
+    def _may_begin(self, attempt: Attempt, own: list[Attempt]) -> bool:
+        """Whether an attempt comes after those of its rank that have begun, and its history has no row that ended in it."""
+        before = self._of_rank.get(attempt.rank)
+        if before is None:
+            return True
+        keys = [(one.rank, one.attempt) for one in own]
+        if before in keys and keys.index(before) > keys.index((attempt.rank, attempt.attempt)):
+            return False
+        known = self.core.read(self.places[before])
+        return not known["rows"] or known["end_ns"] <= attempt.start_ns - self.origin_ns
 
     def _regroup(self, stepping: list[Attempt]) -> bool:
         """Find the pipelines; False where one is another than that of rows that were folded."""
@@ -269,9 +279,3 @@ class CoreEngine:
 
 def _states(attempt: Attempt) -> list[str]:
     return [STATES[state] for state in states_of_phases(attempt)]
-
-
-def _comes_after(own: list[Attempt], before: Key, attempt: Attempt) -> bool:
-    """Whether an attempt of a rank comes after the one of the key, in the order of its attempts."""
-    keys = [(one.rank, one.attempt) for one in own]
-    return before not in keys or keys.index(before) < keys.index((attempt.rank, attempt.attempt))

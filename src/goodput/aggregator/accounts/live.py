@@ -18,7 +18,15 @@ from goodput.account import Account, Run
 from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Facts, Key, gathering
-from goodput.aggregator.accounts.new_rows import Batch, Wanted, batches, fold, settled_until_ns, table_of, wanted_of
+from goodput.aggregator.accounts.new_rows import (
+    Batch,
+    Wanted,
+    batches,
+    fold,
+    settled_until_ns,
+    table_of,
+    wanted_of,
+)
 from goodput.aggregator.column_attempt import ColumnAttempt
 from goodput.aggregator.run_states import RunState
 from goodput.slices import Slices, result_of
@@ -245,7 +253,9 @@ def _folding(engine: CoreEngine, wanted: list[Wanted], most: int = sys.maxsize) 
     """Fold these attempts' next rows that are settled, of each at most so many; returns those that follow."""
     rest: list[Batch] = []
     for batch in batches(wanted, most):
-        inside, beyond = batch.split(batch.within([settled_until_ns(engine.facts, key) for key in batch.keys]))
+        inside, beyond = batch.split(
+            batch.within([settled_until_ns(engine.facts, key) for key in batch.keys])
+        )
         fold(engine, inside)
         rest += [beyond] if beyond.keys else []
         yield

@@ -63,19 +63,21 @@ def wanted_of(engine: CoreEngine) -> list[Wanted] | None:
 
     None where these rows should have been folded before others.
     """
-    numbers, found = table_of(engine)[:, READ_INDEX["number"]].tolist(), []
+    table, found = table_of(engine)[:, [READ_INDEX["number"], READ_INDEX["end_ns"]]].tolist(), []
     for own in engine.facts.by_rank.values():
-        is_before = False  # whether an attempt has new rows, so that a later one may not have any yet
+        least_ns = TIME_NS_MAX  # from when on there are new rows; what an attempt knows of its rank is what ended before it began
         for one in own:
             key = one.rank, one.attempt
-            number = numbers[engine.places[key]] if key in engine.places else 0
-            if number and is_before:
+            if key not in engine.places:
+                continue
+            number, end_ns = table[engine.places[key]]
+            if number and least_ns <= one.start_ns - engine.origin_ns:
                 return None
-            if key in engine.places and one.top_number > number:
+            if one.top_number > number:
                 if key in engine.ended:
                     return None
                 found.append((key, cast("ColumnAttempt", one), number))
-                is_before = True
+                least_ns = min(least_ns, end_ns)
     return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from itertools import islice
 
-from goodput.sdk.automatic.training_state import dead_reference
+from goodput.sdk.recorder.training_calls import dead_reference
 from goodput.user_exceptions import reraise_from_handler
 
 OPTIMIZERS_MAX = 16

@@ -1,4 +1,4 @@
-"""Hooks in place of the functions that every step calls: compiled for the common case (recorder/_hooks.c), else Python.
+"""Hooks in place of the functions that every step calls: compiled for the common case (recorder/_hooks.c), where the extension is there.
 
 Dynamo can trace a Python function and not a compiled hook. So each hook also has a traceable Python function, which
 calls the hook or, under tracing, the original; it replaces the hook before a compiler traces for the first time.
@@ -13,7 +13,8 @@ import functools
 from goodput.rank_page import page
 from goodput.sdk.automatic.loader_stats import QUICK_NS, W
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS
-from goodput.sdk.recorder.recorder import SAMPLES_MAX, compiled
+from goodput.sdk.recorder.hot_path import extension
+from goodput.sdk.recorder.recorder import SAMPLES_MAX
 from goodput.user_exceptions import drop_own_frames
 
 NEXT = "next"  # an iterator's __next__
@@ -23,10 +24,8 @@ FORWARD = "forward"  # a root module's call; `function` is the compiled one or a
 ZERO_GRAD = "zero grad"
 BATCH_DEPTH_MAX = 4  # nested containers of a batch that are searched for its first tensor
 
-if compiled:
-    from goodput.sdk.recorder._fast import Hook, set_constants
-
-    set_constants(
+if extension is not None:
+    extension.set_constants(
         check_steps=CHECK_STEPS,
         quick_ns=QUICK_NS,
         word_batches=W["batches"],
@@ -43,9 +42,9 @@ def hook(kind: str, training, phase, function, slow, test=None, gap: int = -1):
 
     `slow` is the Python hook. `gap` is the word that the time before the phase may be charged to, -1 for none.
     """
-    if not compiled:
+    if extension is None:
         return slow
-    made = Hook(kind, training, phase, function, slow, test, gap)
+    made = extension.Hook(kind, training, phase, function, slow, test, gap)
     return made if kind == FORWARD else functools.update_wrapper(made, function)
 
 

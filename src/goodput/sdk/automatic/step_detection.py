@@ -29,10 +29,11 @@ from goodput.sdk.automatic.generation import Generations
 from goodput.sdk.automatic.overhead_budget import CHECK_STEPS, Budget, budget_share
 from goodput.sdk.automatic.patch import Patches
 from goodput.sdk.automatic.read_ahead import ReadAhead
-from goodput.sdk.automatic.training_state import BACKWARD, FORWARD, TrainingState, dead_reference
 from goodput.sdk.automatic.training_thread import TrainingThread
+from goodput.sdk.recorder.hot_path import TrainingState
 from goodput.sdk.recorder.messages import short_repr
 from goodput.sdk.recorder.recorder import SAMPLES_MAX, STEP_MAX, State, checked_int
+from goodput.sdk.recorder.training_calls import BACKWARD, FORWARD, dead_reference
 from goodput.user_exceptions import reraise_from_handler
 
 GENERATES_STEPS_MAX = 64  # between two generations, above which they are samples to look at, not rollouts
@@ -59,7 +60,7 @@ class Automatic:
     stepping    whether steps are detected here; False once the user bounds them with goodput.step or goodput.steps
     trainer_counts  whether steps end where the trainer of a framework counts one, not where the anchor has stepped
 
-    training        what is known of the running step, which the compiled hooks read and change: training_state.py
+    training        what is known of the running step, which the compiled hooks read and change: plain_training.py
     """
 
     def __init__(self, session, phase):

@@ -15,8 +15,8 @@ import functools
 import sys
 from _thread import get_ident
 
-from goodput.sdk.automatic.training_state import dead_reference
 from goodput.sdk.recorder.recorder import State
+from goodput.sdk.recorder.training_calls import dead_reference
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 # PyTorch's names of dtypes and those in the tables of peak FLOP/s.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from goodput.sdk.automatic.training_state import dead_reference
+from goodput.sdk.recorder.training_calls import dead_reference
 
 IDLE_STEPS = 2  # of another optimizer than the anchor
 

@@ -1,4 +1,4 @@
-/* Records of collectives in the rank page: the hot part of collectives.py, which has the same in Python.
+/* Records of collectives in the rank page: the hot part of collectives.py.
  *
  * Everything runs under the interpreter's lock and releases it only in the wrapped call and in attributes of tensors, so
  * a record is written as one, from whichever thread. Nothing here raises into the wrapped call. */
@@ -556,7 +556,7 @@ static void Records_dealloc(Records *self)
 }
 
 static PyType_Slot Records_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.recorder.collectives.PythonRecords."},
+    {Py_tp_doc, (void *)"The records of one process: see goodput.sdk.recorder.collectives.CollectiveRecords."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, Records_init},
     {Py_tp_dealloc, Records_dealloc},
@@ -741,7 +741,7 @@ static PyGetSetDef Call_getset[] = {
 };
 
 static PyType_Slot Call_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.recorder.collectives.PythonRecords.call."},
+    {Py_tp_doc, (void *)"A function that calls another one and records it, or for operation 0 the end of the wait."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, Call_init},
     {Py_tp_dealloc, Call_dealloc},

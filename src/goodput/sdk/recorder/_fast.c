@@ -1,6 +1,6 @@
 /* The hot path of the SDK: the clock of the step thread, and enter and exit of a phase.
  *
- * The same two types as step_clock.py, which replaces this where it could not be compiled; the same tests run on both.
+ * The same types as in plain.py, which replaces this where it could not be compiled; the same tests run on both.
  * Words are the mapped rank page. Each store is one aligned 64-bit store, so the page is readable at any moment, also
  * after SIGKILL. Nothing here raises into the user's `with`. */
 #include "_fast.h"
@@ -149,7 +149,7 @@ static inline long long charged_word(Clock *clock)
 }
 
 /* ------------------------------------------------------------------------------------------- Gaps
- * The same as in automatic/gaps.py, which says what the fields are. */
+ * The same as in plain.py, which says what the fields are. */
 
 #define BATCH_DIVISOR 4
 #define FORWARD_DIVISOR 4
@@ -335,7 +335,7 @@ static PyMethodDef Gaps_methods[] = {
 };
 
 static PyType_Slot Gaps_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.automatic.gaps.PythonGaps."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain.Gaps."},
     {Py_tp_new, Gaps_new},
     {Py_tp_members, Gaps_members},
     {Py_tp_methods, Gaps_methods},
@@ -377,7 +377,7 @@ static void notify_device(Clock *clock, long long word)
 }
 
 /* ------------------------------------------------------------------------------------------- Costs
- * The same as in step_clock.py, which says what the fields are. */
+ * The same as in plain.py, which says what the fields are. */
 
 /* Add the time since `from` to our own cost, less the clock reading made for this measurement only. */
 static void count_own(Costs *costs, long long from)
@@ -482,7 +482,7 @@ static PyMethodDef Costs_methods[] = {
 };
 
 static PyType_Slot Costs_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Costs."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain.Costs."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_members, Costs_members},
     {Py_tp_methods, Costs_methods},
@@ -786,7 +786,7 @@ static PyMethodDef Clock_methods[] = {
 };
 
 static PyType_Slot Clock_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Clock."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain.Clock."},
     {Py_tp_new, Clock_new},
     {Py_tp_init, Clock_init},
     {Py_tp_dealloc, Clock_dealloc},
@@ -917,7 +917,7 @@ int goodput_exit(Phase *self, int raised)
 }
 
 /* Close the phases above `depth` that an interrupt has left open: from Python 3.14 on, one may arrive between the enter
-   of a `with` statement and its body. As Clock.unwind in step_clock.py. */
+   of a `with` statement and its body. As Clock.unwind in plain.py. */
 static void unwind(Clock *clock, Py_ssize_t depth)
 {
     long long now = now_ns();
@@ -990,7 +990,7 @@ static PyMethodDef Phase_methods[] = {
 };
 
 static PyType_Slot Phase_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.recorder.step_clock.Phase."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain.Phase."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, Phase_init},
     {Py_tp_dealloc, Phase_dealloc},

@@ -23,7 +23,7 @@ typedef struct {
     long long current, began_ns, child_ns;
 } Frame;
 
-/* See automatic/gaps.py. */
+/* See plain.py. */
 typedef struct {
     PyObject_HEAD
     long long claimed, batch_word;
@@ -31,7 +31,7 @@ typedef struct {
     char may_be_batch;
 } Gaps;
 
-/* See step_clock.py. */
+/* See plain.py. */
 typedef struct {
     PyObject_HEAD
     char measuring;

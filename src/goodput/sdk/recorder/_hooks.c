@@ -51,7 +51,7 @@ static int refers_to(PyObject *reference, PyObject *object)
 
 /* ------------------------------------------------------------------------------------------- the state of detection
  *
- * The same two types as in automatic/training_state.py, which says what the fields are. */
+ * The same two types as in plain_training.py, which says what the fields are. */
 
 enum { NOTHING, AFTER_FORWARD, AFTER_BACKWARD }; /* values of TrainingState.after, as there */
 
@@ -74,7 +74,7 @@ typedef struct {
     PyObject *anchor, *optimizer; /* Weak references or None. */
 } TrainingState;
 
-/* Stands for a weak reference to an object that is gone, as in automatic/training_state.py. */
+/* Stands for a weak reference to an object that is gone, as in training_calls.py. */
 static PyObject *call_dead(PyObject *module, PyObject *unused)
 {
     Py_RETURN_NONE;
@@ -283,7 +283,7 @@ static PyMethodDef FetchState_methods[] = {
 };
 
 static PyType_Slot FetchState_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.automatic.training_state.PythonFetchState."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain_training.FetchState."},
     {Py_tp_new, FetchState_new},
     {Py_tp_traverse, FetchState_traverse},
     {Py_tp_dealloc, FetchState_dealloc},
@@ -543,7 +543,7 @@ static PyMethodDef TrainingState_methods[] = {
 };
 
 static PyType_Slot TrainingState_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.automatic.training_state.PythonTrainingState."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain_training.TrainingState."},
     {Py_tp_new, TrainingState_new},
     {Py_tp_traverse, TrainingState_traverse},
     {Py_tp_dealloc, TrainingState_dealloc},
@@ -1056,7 +1056,7 @@ static PyMemberDef Slot_members[] = {
 };
 
 static PyType_Slot Slot_slots[] = {
-    {Py_tp_doc, (void *)"See goodput.sdk.automatic.frameworks.torch.forward.PythonSlot."},
+    {Py_tp_doc, (void *)"See goodput.sdk.recorder.plain_training.Slot."},
     {Py_tp_new, Slot_new},
     {Py_tp_dealloc, Slot_dealloc},
     {Py_tp_traverse, Slot_traverse},
@@ -1089,7 +1089,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "goodput.sdk.recorder._fast",
-    .m_doc = "The hot path of the SDK, compiled; goodput.sdk.recorder.step_clock is the same in Python.",
+    .m_doc = "The hot path of the SDK, compiled; goodput.sdk.recorder.plain and plain_training are the same in Python.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -2,7 +2,7 @@
 
 Nested phases are exclusive: an inner phase's time is not the
 outer's. In a thread other than the one that runs the step loop a phase is counted as background and does not
-touch the account. The common case is step_clock.Phase or its compiled twin; the rare ones are here.
+touch the account. The common case is hot_path.Phase; the rare ones are here.
 
     with phase("h2d"):                     @phase("forward")
         batch = batch.to(device)           def forward(batch): ...
@@ -14,13 +14,9 @@ import functools
 from _thread import get_ident
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.recorder import Recorder, compiled
+from goodput.sdk.recorder.hot_path import Phase as _Phase
+from goodput.sdk.recorder.recorder import Recorder
 from goodput.user_exceptions import drop_own_frames
-
-if compiled:
-    from goodput.sdk.recorder._fast import Phase as _Phase
-else:
-    from goodput.sdk.recorder.step_clock import Phase as _Phase
 
 
 class Phase(_Phase):

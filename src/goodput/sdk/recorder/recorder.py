@@ -3,14 +3,13 @@
 Where no page can be written the words are private memory, so that the calling code is the same.
 
 Guarantee: the totals of all phases, "none" included, sum to the time since the rank's start, exactly, at every
-boundary, also where a signal handler comes in between (step_clock.py says how). A boundary costs one clock reading and
+boundary, also where a signal handler comes in between (plain.py says how). A boundary costs one clock reading and
 four stores (about 0.3 us), a step's end about 2 us; nothing is allocated that survives. It never raises: what goes
 wrong is counted in the page's `error` word.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from _thread import get_ident
 from collections import deque
@@ -19,21 +18,13 @@ from time import perf_counter_ns
 
 from goodput.histograms.histogram import OCTAVE, bin_of_ns
 from goodput.rank_page import page
+from goodput.sdk.recorder.hot_path import Clock
 from goodput.user_exceptions import reraise_from_handler
 
-TYPE_CHECKING = False  # See step_clock.py.
+TYPE_CHECKING = False  # See plain.py.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-compiled = os.environ.get("GOODPUT_PURE", "") in ("", "0")
-try:
-    if compiled:
-        from goodput.sdk.recorder._fast import Clock
-except ImportError:
-    compiled = False
-if not compiled:
-    from goodput.sdk.recorder.step_clock import Clock
 
 BACKGROUND_MAX = 4096  # records of other threads that may wait for the step thread's next step
 STEP_MAX = 1 << 53  # of step indices, which JSON and the ledger can hold
@@ -69,7 +60,7 @@ class Recorder(Clock):
         self.used: list[int] = [0]
         self.fd = -1
         self.starter = starter
-        self.training: Any = None  # automatic.training_state.TrainingState, once steps are detected
+        self.training: Any = None  # hot_path.TrainingState, once steps are detected
         self.collectives = None  # collectives.CollectiveRecords, if calls of process groups are recorded
         self.device_why = 0  # why the host's clock stands in for the device's: see sdk/device/
 
@@ -221,7 +212,7 @@ class Recorder(Clock):
         else:
             self.drop("error")
 
-    # -- steps: each makes its stores without a call in between, as step_clock.py explains
+    # -- steps: each makes its stores without a call in between, as plain.py explains
 
     def end_gap(self, now_ns: int) -> int:
         """A step may begin at `now_ns`: what was charged since the last completed step lay outside steps.

@@ -11,7 +11,7 @@ from html import escape
 from goodput.account.text.state_colours import DARK
 from goodput.sdk.recorder.messages import four_digits
 
-TYPE_CHECKING = False  # See step_clock.py.
+TYPE_CHECKING = False  # See recorder/plain.py.
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any

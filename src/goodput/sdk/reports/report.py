@@ -6,7 +6,7 @@ from _thread import get_ident
 
 from goodput.user_exceptions import reraise_from_handler
 
-TYPE_CHECKING = False  # See step_clock.py.
+TYPE_CHECKING = False  # See recorder/plain.py.
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any

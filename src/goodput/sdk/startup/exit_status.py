@@ -1,21 +1,15 @@
 """The status with which this process exits. It decides whether a page that ends with the process has failed.
 
 Python calls its exit functions before anyone can read the status: SystemExit is gone by then, whether it was raised by
-`sys.exit` or otherwise. The C library passes the status on later. Without the compiled module, or with another C library
+`sys.exit` or otherwise. The C library passes the status on later. Without the extension, or with another C library
 than GNU's, it stays unknown, and only an exception that ended the program counts as a failure.
 """
 
 from __future__ import annotations
 
 from goodput.rank_page import page
-from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.recorder.hot_path import extension
 from goodput.sdk.startup.exit_text import ExitCall
-
-try:
-    if compiled:
-        from goodput.sdk.recorder._fast import fail_by_status, wait_at_exit
-except ImportError:
-    compiled = False  # A module that was compiled from an earlier version.
 
 _MAPPED_BYTES = (
     8 * page.W_STEP_RING
@@ -29,10 +23,10 @@ def fail_unless_zero(fd: int, words: memoryview, time_ns: int, last_exit: ExitCa
     The event of it has the step and the text of the last call of `sys.exit` if that gives this status, else the step that
     is running or next now and the status.
     """
-    if compiled and fd >= 0:
+    if extension is not None and fd >= 0:
         text = last_exit.text.encode("utf-8", "replace")
         at, event = page.next_event(words, "failed", time_ns, last_exit.step, text)
-        fail_by_status(
+        extension.fail_by_status(
             *(fd, _MAPPED_BYTES, page.W_ENDED, _FINISHED, _FAILED, page.W_EVENTS, at, event),
             *(last_exit.status, words[page.W_STEP_NEXT]),
         )
@@ -40,4 +34,4 @@ def fail_unless_zero(fd: int, words: memoryview, time_ns: int, last_exit: ExitCa
 
 def will_wait(child: int, fd: int) -> bool:
     """Whether `fd`, the input of this child process, will be closed after that, and the child waited for."""
-    return compiled and wait_at_exit(child, fd)
+    return extension is not None and extension.wait_at_exit(child, fd)

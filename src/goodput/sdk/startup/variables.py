@@ -16,7 +16,6 @@ SWITCHES = {
     "GOODPUT_DEEP_LOOK_KEEP": "1",
     "GOODPUT_DISABLE": "1: nothing is measured",
     "GOODPUT_KUBEFLOW": "1",
-    "GOODPUT_PURE": "1",
     "GOODPUT_REPORT": "1",
 }
 KNOWN = {

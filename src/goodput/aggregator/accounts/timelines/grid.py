@@ -8,12 +8,20 @@ import numpy as np
 
 from goodput._core import ROW_STATES
 from goodput.account.states import STATES
-from goodput.aggregator.accounts.timelines.spans import BEGIN, COLUMN, END, OWNER, SPAN_STATES, STATES_FROM
+from goodput.aggregator.accounts.timelines.spans import (
+    BEGIN,
+    COLUMN,
+    END,
+    OWNER,
+    SPAN_STATES,
+    STATES_FROM,
+    SpanTable,
+)
 
 _AT_ONCE = 4096
 _TO_STATES = [SPAN_STATES.index(state) for state in STATES]
-_OWN_NOT = ("communication", "straggler", "bubble", "compile", "stall", "lost")
-_OWN = [COLUMN[state] for state in ROW_STATES if state not in _OWN_NOT]
+_NOT_OWN = ("communication", "straggler", "bubble", "compile", "stall", "lost")
+_OWN = np.array([COLUMN[state] for state in ROW_STATES if state not in _NOT_OWN])
 
 
 class Grid:
@@ -27,7 +35,10 @@ class Grid:
     def overlaps(
         self, begin: np.ndarray, end: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For spans in the grid: those that have a first, second ... bucket, the buckets, and the ns there."""
+        """(spans, buckets, ns) for the first bucket that each span overlaps, then for the second, and so on.
+
+        Spans are given by their place; they must lie in the grid.
+        """
         edges = np.array(self.edges, np.int64)
         spans = np.flatnonzero(end > begin)
         at, to = begin[spans], end[spans]
@@ -39,7 +50,7 @@ class Grid:
             spans, at, to, bucket = spans[left], until[left], to[left], bucket[left] + 1
 
     def sums(self, begin: np.ndarray, end: np.ndarray, weights: np.ndarray) -> list[int]:
-        """The weighted ns of spans by bucket; weights are objects, so that no sum is too large."""
+        """Sum weights x ns of spans by bucket. Weights are of dtype object, so that no sum overflows."""
         found = np.zeros(self.points, object)
         for spans, buckets, ns in self.overlaps(begin, end):
             np.add.at(found, buckets, ns * weights[spans])
@@ -47,15 +58,19 @@ class Grid:
 
 
 def cells_of(spans: np.ndarray, grid: Grid, groups: np.ndarray, weights: np.ndarray) -> list[list[list[int]]]:
-    """Weighted ns by group, bucket and state; `groups`, 0 or 1, and `weights`, objects, are by owner.
+    """Sum weights x ns of spans by group, bucket and state; `groups` (0 or 1) and `weights` (dtype object) are by owner.
 
-    Each bucket gets exactly its overlap with a span, in proportion to the span's states, and all buckets get these.
+    A bucket's part of a span is exactly as long as their overlap, and has the span's states in proportion; the parts of
+    a span sum to it. The part before the grid is dropped.
     """
     cells = np.zeros((2, grid.points, len(SPAN_STATES)), object)
     for first in range(0, len(spans), _AT_ONCE):
         some = spans[first : first + _AT_ONCE]
-        left, length = some[:, STATES_FROM:].copy(), some[:, END] - some[:, BEGIN]
-        for rows, buckets, ns in grid.overlaps(some[:, BEGIN], some[:, END]):
+        some = some[some[:, END] > np.maximum(some[:, BEGIN], grid.edges[0])]
+        begin, end = np.maximum(some[:, BEGIN], grid.edges[0]), some[:, END]
+        length = end - begin
+        left = _shared(some[:, STATES_FROM:], length, end - some[:, BEGIN])
+        for rows, buckets, ns in grid.overlaps(begin, end):
             part = _shared(left[rows], ns, length[rows])
             left[rows] -= part
             length[rows] -= ns
@@ -66,7 +81,7 @@ def cells_of(spans: np.ndarray, grid: Grid, groups: np.ndarray, weights: np.ndar
 
 
 def _shared(states: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """States scaled from the sum `whole` to the sum `part`, exactly: what rounding leaves is the largest's."""
+    """Scale states from the sum `whole` to exactly the sum `part`; the largest state gets what rounding leaves."""
     scaled = np.minimum((states * (part / whole)[:, None]).astype(np.int64), states)
     lacking = np.where(part < whole, part - scaled.sum(axis=1), 0)
     scaled[np.arange(len(part)), states.argmax(axis=1)] += lacking
@@ -74,18 +89,19 @@ def _shared(states: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 
 
 def own_times(
-    spans: np.ndarray, steps: np.ndarray, columns: Grid, places: np.ndarray, count: int
+    spans: SpanTable, columns: Grid, places: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The own ns (without waiting for others) and the kept steps of `count` ranks by column; `places` are theirs by owner.
+    """Own ns (without waiting for others) and kept steps of `count` ranks by column; `places` of ranks are by owner.
 
-    By every column that a step overlaps, so that one longer than a column leaves no gap.
+    A step counts in every column that it overlaps, in proportion, so that a long one leaves no gap.
     """
     found = np.zeros((count, columns.points)), np.zeros((count, columns.points))
-    some = np.flatnonzero(steps)
-    begin, end, place = spans[some, BEGIN], spans[some, END], places[spans[some, OWNER]]
-    values = spans[np.ix_(some, _OWN)].sum(axis=1), steps[some]
-    for rows, column, ns in columns.overlaps(begin, end):
+    values, steps = spans
+    some = np.flatnonzero((steps > 0) & (values[:, END] > columns.edges[0]))
+    begin, end, place = values[some, BEGIN], values[some, END], places[values[some, OWNER]]
+    sums = values[np.ix_(some, _OWN)].sum(axis=1), steps[some]
+    for rows, column, ns in columns.overlaps(np.maximum(begin, columns.edges[0]), end):
         part = ns / (end - begin)[rows]
-        for into, value in zip(found, values, strict=True):
+        for into, value in zip(found, sums, strict=True):
             np.add.at(into, (place[rows], column), value[rows] * part)
     return found

@@ -16,7 +16,7 @@ from goodput.wire.step_blocks import NUMBER
 
 
 def fold_from(ledger: Ledger, engine: CoreEngine, begin_ns: int, check: Check) -> None:
-    """Fold the rows of each attempt from the last one before `begin_ns` on, which has all steps until then."""
+    """Fold the rows of each attempt, beginning with the last one before `begin_ns`, which stands for all steps until then."""
     attempts = engine.run.attempts
     begun = [key for key in engine.places if attempts[key].start_ns < begin_ns]
     for key, row in _first_rows(ledger, engine, begun, begin_ns):
@@ -25,7 +25,10 @@ def fold_from(ledger: Ledger, engine: CoreEngine, begin_ns: int, check: Check) -
 
 
 def fold_at(ledger: Ledger, engine: CoreEngine, edges: Sequence[int], check: Check) -> None:
-    """Fold of each attempt its first row, the last one before the first edge, those that touch an edge, and its last ones."""
+    """Fold only those rows of each attempt that touch one of these times, its first and its last ones.
+
+    An attempt that began before the first edge begins with its last row before it.
+    """
     processes = processes_of(ledger, engine.run)
     for key, row in _first_rows(ledger, engine, list(engine.places), edges[0]):
         check()
@@ -39,7 +42,7 @@ def fold_at(ledger: Ledger, engine: CoreEngine, edges: Sequence[int], check: Che
 def _first_rows(
     ledger: Ledger, engine: CoreEngine, keys: Sequence[Key], begin_ns: int
 ) -> Iterator[tuple[Key, np.ndarray]]:
-    """Of each of these attempts the last row before then, of one that begins later its first row."""
+    """The last row before then of each of these attempts, or the first row of one that begins later."""
     processes, bounds = processes_of(ledger, engine.run), dict[Key, PageBounds]()
     for key in keys:
         if key in processes and engine.facts.bounds[key].to_ns > engine.run.attempts[key].start_ns:

@@ -1,147 +1,186 @@
-"""Where the time of attempts lies: spans with their time by state, as the core tells of each row.
+"""Spans of time by state, one for the steps of each row and one for the time before them, from the core's events.
 
-How much of an attempt's first step was compiling is known some steps later, what of a row's communication was waiting
-once it was compared, and what devices were idle at last. Then each state's time in all spans is that of the account.
+The core reports a row when it is folded, how much of an attempt's first step was compilation some steps later, and which
+communication was waiting when the step has been compared. The time after the last row and the idle time of devices are
+known at the end. With all of them, the spans of an attempt sum to its account.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from goodput._core import ROW_STATES, WatchedFirst, WatchedMove, WatchedRow
-from goodput.account.attempts import Attempt
+from goodput._core import ROW_STATES
 from goodput.account.by_core.attempt_sums import AttemptSums
 from goodput.account.by_core.engine import CoreEngine
-from goodput.account.facts import Bound, Key
-from goodput.account.hardware import idle_part
+from goodput.account.facts import Key
 from goodput.account.states import STATES
 
 # The states of a row first, in the core's order.
 SPAN_STATES = (*ROW_STATES, *(state for state in STATES if state not in ROW_STATES))
-# Columns of a span: whose it is, from when to when, then ns by SPAN_STATES.
-OWNER, BEGIN, END, STATES_FROM = range(4)
+# Columns of a span: its owner, begin and end in unix ns, its first step (-1 if it is not compared), ns by SPAN_STATES.
+OWNER, BEGIN, END, FIRST, STATES_FROM = range(5)
 COLUMN = {state: STATES_FROM + at for at, state in enumerate(SPAN_STATES)}
-_WIDTH = STATES_FROM + len(SPAN_STATES)
-_NO_OTHERS = (0,) * (len(SPAN_STATES) - len(ROW_STATES))
+_WIDTH, _ROW_END = STATES_FROM + len(SPAN_STATES), STATES_FROM + len(ROW_STATES)
+_COMMUNICATION, _LOST = COLUMN["communication"], COLUMN["lost"]
+_ROWS_AT_ONCE = 4096
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """What is known of an attempt while its rows are folded."""
+def _event(*fields: str) -> np.dtype:
+    """A struct of core.h: the attempt, and integers or vectors of ROW_STATES."""
+    vectors, flags = {"inside", "outside", "before", "after"}, {"is_first"}
+    types = [
+        (name, "i4" if name in flags else "i8", (len(ROW_STATES),) if name in vectors else ())
+        for name in fields
+    ]
+    return np.dtype([("attempt", "i4"), *types], align=True)
 
-    bound: Bound
-    end_ns: int  # of its newest row
-    held: int | None = None  # the span of its first step until its compiling is known
-    # Rows that may be compared: the first step and the span of each.
-    firsts: array[int] = field(default_factory=lambda: array("q"))
-    spans: array[int] = field(default_factory=lambda: array("q"))
-    top_step: int = -1
+
+_ROW = _event("step", "count", "end_ns", "inside", "outside", "is_first")
+_FIRST = _event("step", "before", "after")
+_MOVE = _event("first", "last", "straggler", "bubble")
+
+
+class SpanTable(NamedTuple):
+    """`values` has a row per span with the columns above, `steps` its number of kept steps (0 outside of steps)."""
+
+    values: np.ndarray
+    steps: np.ndarray
 
 
 class Spans:
-    """The spans of the attempts of an engine, whose places are their owners, and of other owners."""
+    """Collects the spans of an engine's attempts, which are owned by their places in it, and those of other owners."""
 
     def __init__(self, engine: CoreEngine):
-        self._engine, self._origin_ns = engine, engine.origin_ns
+        self._engine = engine
+        bounds = [engine.facts.bounds[key] for key in engine.places]
+        self._from_ns = np.array([one.from_ns for one in bounds], np.int64)
+        self._to_ns = np.array([one.to_ns for one in bounds], np.int64)
+        # End of the newest row, by attempt.
+        self._end_ns = np.array([engine.run.attempts[key].start_ns for key in engine.places], np.int64)
         self._values, self._steps = array("q"), array("d")
-        self._of = {
-            place: _Attempt(engine.facts.bounds[key], engine.run.attempts[key].start_ns)
-            for key, place in engine.places.items()
-        }
-        engine.core.watch(self._row, self._first, self._moved)
+        self._held: dict[int, int] = {}  # span of the first step, by attempt
+        self._rows, self._firsts, self._moves = bytearray(), bytearray(), bytearray()
+        engine.core.watch_bytes(self._add_event, self._firsts.extend, self._moves.extend)
 
     def add(self, owner: int, begin_ns: int, end_ns: int, states: Mapping[str, int]) -> None:
-        """Add a span that these states fill."""
-        self._values.extend((owner, begin_ns, end_ns, *(states.get(state, 0) for state in SPAN_STATES)))
+        """Add a span whose length is the sum of its states."""
+        self._values.extend((owner, begin_ns, end_ns, -1, *(states.get(state, 0) for state in SPAN_STATES)))
         self._steps.append(0.0)
 
-    def _row(self, row: WatchedRow) -> None:
-        own, end_ns = self._of[row.attempt], row.end_ns + self._origin_ns
-        began_ns, own.end_ns = own.end_ns, end_ns
-        low, high = max(began_ns, own.bound.from_ns), min(end_ns, own.bound.to_ns)
-        middle = low + sum(row.outside)
-        if low < middle:
-            self._add_row(row.attempt, low, middle, row.outside, 0.0)
-        if middle >= high:
-            return
-        length = high - middle
-        lost = length - sum(row.inside)
-        # What of the steps lies outside the bound.
-        beyond = end_ns - high + (low - began_ns if low == middle else 0)
-        self._add_row(row.attempt, middle, high, row.inside, row.count * (length - lost) / (length + beyond))
-        if row.is_first:
-            own.held = len(self._steps) - 1
-        if lost:
-            self._values[COLUMN["lost"] - _WIDTH] = lost
-        elif row.step - row.count >= own.top_step:
-            own.firsts.append(row.step - row.count + 1)
-            own.spans.append(len(self._steps) - 1)
-            own.top_step = row.step
+    def _add_event(self, row: bytes) -> None:
+        self._rows.extend(row)
+        if len(self._rows) >= _ROWS_AT_ONCE * _ROW.itemsize:
+            self._flush()
 
-    def _add_row(self, place: int, begin_ns: int, end_ns: int, states: Sequence[int], steps: float) -> None:
-        self._values.extend((place, begin_ns, end_ns, *states, *_NO_OTHERS))
-        self._steps.append(steps)
+    def _flush(self) -> None:
+        """Add the spans of the rows that were reported since the last call."""
+        rows = np.frombuffer(bytes(self._rows), _ROW)
+        self._rows.clear()
+        rows = rows[np.argsort(rows["attempt"], kind="stable")]
+        place, end = rows["attempt"], rows["end_ns"] + self._engine.origin_ns
+        began = np.where(np.diff(place, prepend=-1) > 0, self._end_ns[place], np.roll(end, 1))
+        self._end_ns[place] = end
+        # The parts of a row that lie in the bound: `low` to `middle` before its steps, `middle` to `high` inside them.
+        low, high = np.maximum(began, self._from_ns[place]), np.minimum(end, self._to_ns[place])
+        middle = low + rows["outside"].sum(axis=1)
+        before, within = np.flatnonzero(middle > low), np.flatnonzero(high > middle)
+        self._extend(rows["outside"][before], place[before], low[before], middle[before])
+        length, beyond = (high - middle)[within], (end - high)[within]
+        inside, count = rows["inside"][within], rows["count"][within]
+        lost = length - inside.sum(axis=1)
+        for at in np.flatnonzero(rows["is_first"][within]).tolist():
+            self._held[int(place[within[at]])] = len(self._steps) + at
+        first = np.where(lost > 0, -1, rows["step"][within] - count + 1)
+        steps = count * (length - lost) / (length + beyond)
+        self._extend(inside, place[within], middle[within], high[within], first, lost, steps)
 
-    def _first(self, first: WatchedFirst) -> None:
-        span = self._of[first.attempt].held
-        if span is not None:
-            begin = span * _WIDTH + STATES_FROM
-            self._values[begin : begin + len(ROW_STATES)] = array("q", first.after)
+    def _extend(
+        self,
+        states: np.ndarray,
+        owner: np.ndarray,
+        begin: np.ndarray,
+        end: np.ndarray,
+        first: np.ndarray | int = -1,
+        lost: np.ndarray | int = 0,
+        steps: np.ndarray | float = 0.0,
+    ) -> None:
+        values = np.zeros((len(states), _WIDTH), np.int64)
+        values[:, STATES_FROM:_ROW_END] = states
+        for column, own in ((OWNER, owner), (BEGIN, begin), (END, end), (FIRST, first), (_LOST, lost)):
+            values[:, column] = own
+        self._values.frombytes(values.tobytes())
+        self._steps.frombytes(np.broadcast_to(np.asarray(steps, float), len(values)).tobytes())
 
-    def _moved(self, moved: WatchedMove) -> None:
-        own = self._of[moved.attempt]
-        spans = own.spans[bisect_left(own.firsts, moved.first) : bisect_right(own.firsts, moved.last)]
-        self._move(spans, COLUMN["straggler"], moved.straggler_ns)
-        self._move(spans, COLUMN["bubble"], moved.bubble_ns)
-
-    def _move(self, spans: array[int], column: int, ns: int) -> None:
-        """In proportion to the communication of each."""
-        values, at = self._values, COLUMN["communication"]
-        known = [values[span * _WIDTH + at] for span in spans]
-        whole, passed, done = sum(known), 0, 0
-        for span, communication in zip(spans if ns else (), known, strict=False):
-            passed += communication
-            moved = ns * passed // whole - done
-            done += moved
-            values[span * _WIDTH + at] -= moved
-            values[span * _WIDTH + column] += moved
-
-    def finish(self, sums: Mapping[Key, AttemptSums]) -> None:
-        """Add the time after the last rows, and divide compute from what devices were idle in it. Call it once, at last."""
+    def finish(self, sums: Mapping[Key, AttemptSums]) -> SpanTable:
+        """All spans, including the time after the last rows. Call it once; no span may be added afterwards."""
         self._engine.core.watch()
+        self._flush()
         for key, own in sums.items():
-            begin_ns = max(own.end_ns, self._engine.facts.bounds[key].from_ns)
             if length := sum(own.tail):
+                begin_ns = max(own.end_ns, self._engine.facts.bounds[key].from_ns)
                 tail = dict(zip(STATES, own.tail, strict=True))
                 self.add(self._engine.places[key], begin_ns, begin_ns + length, tail)
-        owners = self.values()[:, OWNER]
-        order = np.argsort(owners, kind="stable")
-        for key, own in sums.items():
-            attempt, place = self._engine.run.attempts[key], self._engine.places[key]
-            if attempt.hardware.get("idle_ns"):
-                begin, end = np.searchsorted(owners, (place, place + 1), sorter=order).tolist()
-                self._divide(order[begin:end].tolist(), attempt, own.compute_ns)
+        values = np.frombuffer(self._values, np.int64).reshape(-1, _WIDTH)
+        for event in np.frombuffer(self._firsts, _FIRST):
+            if (span := self._held.get(int(event["attempt"]))) is not None:
+                values[span, STATES_FROM:_ROW_END] = event["after"]
+        _move_waiting(values, np.frombuffer(self._moves, _MOVE))
+        _move_idle(values, self._engine, sums)
+        return SpanTable(values, np.frombuffer(self._steps))
 
-    def _divide(self, spans: Sequence[int], attempt: Attempt, compute_ns: int) -> None:
-        """As hardware.states_of does for an attempt's sums: the same share of compute is `launch` everywhere."""
-        values, at, launch = self._values, COLUMN["productive"], COLUMN["launch"]
-        passed = done = 0
-        for span in spans:
-            passed += values[span * _WIDTH + at]
-            moved = idle_part(attempt, compute_ns, passed) - done
-            done += moved
-            values[span * _WIDTH + at] -= moved
-            values[span * _WIDTH + launch] += moved
 
-    def values(self) -> np.ndarray:
-        """A row for each span, with the columns above. No span may be added while it is used."""
-        return np.frombuffer(self._values, np.int64).reshape(-1, _WIDTH)
+def _move_waiting(values: np.ndarray, moves: np.ndarray) -> None:
+    """Move communication to `straggler` and `bubble` in the spans of the steps that were compared."""
+    rows = np.flatnonzero(values[:, FIRST] >= 0)
+    order = rows[np.lexsort((values[rows, FIRST], values[rows, OWNER]))]
+    owner, first = values[order, OWNER], values[order, FIRST]
+    # The first one of repeated steps was compared.
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (np.diff(owner) != 0) | (np.diff(first) != 0)
+    order, known = order[is_new], (owner[is_new], first[is_new])
+    begin = _count_before(known, (moves["attempt"], moves["first"]), False)
+    end = _count_before(known, (moves["attempt"], moves["last"]), True)
+    for state in ("straggler", "bubble"):
+        single = np.flatnonzero((end - begin == 1) & (moves[state] > 0))
+        values[order[begin[single]], COLUMN[state]] += moves[state][single]
+        values[order[begin[single]], _COMMUNICATION] -= moves[state][single]
+        for at in np.flatnonzero((end - begin > 1) & (moves[state] > 0)).tolist():
+            _move_sum(values, order[begin[at] : end[at]], COLUMN[state], int(moves[state][at]))
 
-    def steps(self) -> np.ndarray:
-        """Of each span the kept steps, those that cross a bound in part; 0 but for the time inside steps."""
-        return np.frombuffer(self._steps)
+
+def _count_before(
+    known: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.ndarray], with_equal: bool
+) -> np.ndarray:
+    """How many (owner, step) pairs of `known`, which is sorted, come before each pair of `wanted`."""
+    is_known = np.repeat([True, False], [len(known[0]), len(wanted[0])])
+    owner, step = (np.concatenate(both) for both in zip(known, wanted, strict=True))
+    order = np.lexsort((is_known != with_equal, step, owner))
+    count = np.empty(len(order), np.int64)
+    count[order] = np.cumsum(is_known[order])
+    return count[len(known[0]) :]
+
+
+def _move_sum(values: np.ndarray, spans: np.ndarray, column: int, ns: int) -> None:
+    """Move a part of the communication of several spans, in proportion to it. Exact: Python's integers."""
+    passed = np.cumsum(values[spans, _COMMUNICATION]).astype(object)
+    moved = np.diff(ns * passed // passed[-1], prepend=0).astype(np.int64)
+    values[spans, _COMMUNICATION] -= moved
+    values[spans, column] += moved
+
+
+def _move_idle(values: np.ndarray, engine: CoreEngine, sums: Mapping[Key, AttemptSums]) -> None:
+    """Move compute to `launch` as hardware.states_of does for an attempt: the same share everywhere."""
+    order = np.argsort(values[:, OWNER], kind="stable")
+    for key, own in sums.items():
+        hardware, place = engine.run.attempts[key].hardware, engine.places[key]
+        covered = hardware.get("compute_ns", 0)
+        if idle := min(hardware.get("idle_ns", 0), covered):
+            spans = order[slice(*np.searchsorted(values[:, OWNER], (place, place + 1), sorter=order))]
+            passed = np.cumsum(values[spans, COLUMN["productive"]]).astype(object)
+            moved = np.diff(passed * idle // max(covered, own.compute_ns), prepend=0).astype(np.int64)
+            values[spans, COLUMN["productive"]] -= moved
+            values[spans, COLUMN["launch"]] += moved

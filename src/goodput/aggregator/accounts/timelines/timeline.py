@@ -1,12 +1,11 @@
 """A run over time: GPU-seconds by state per bucket, and the ranks whose own step time stands out.
 
-The core folds the ledger's rows, and what each became is spread over the buckets, so the buckets of a run sum to its
+The core folds the ledger's rows, and the time of each is spread over the buckets, so the buckets of a run sum to its
 account and the states of a bucket to its GPU time, to the nanosecond. Runs in a thread of History; a row costs some
-10 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that deviate, each for itself, and evenly spaced
+5 us. Of a run with more than ROWS_MAX rows a sample is read: the ranks that deviate, each for itself, and evenly spaced
 others that are scaled to represent the rest; where even that is too much, only the rows at the buckets' edges, so that
-stalls in between are missed. `sampled` reports this. What is charged in a window depends on earlier rows, of which at
-most as many are read: before a window of a long run all ranks begin as if they had made one long step until then, so
-how long a wait is a stall is known some steps later.
+stalls in between are missed. `sampled` reports this. A window depends on earlier rows, too (stall thresholds, first
+steps): about ROWS_BEFORE_MAX of them are read, and the ones before these count as one long step of each rank.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from goodput.account.states import INDEX, STATES, share
 from goodput.aggregator.accounts.past import Check, Past, Window, never
 from goodput.aggregator.accounts.timelines.grid import Grid, cells_of, own_times
 from goodput.aggregator.accounts.timelines.reading import fold_at, fold_from
-from goodput.aggregator.accounts.timelines.spans import BEGIN, COLUMN, END, Spans
+from goodput.aggregator.accounts.timelines.spans import BEGIN, COLUMN, END, Spans, SpanTable
 from goodput.aggregator.ledger.ledger import Ledger
 
 POINTS_MAX = 240
 COLUMNS_MAX = 60
 RANKS_SHOWN = 64
-ROWS_MAX = 100_000
+ROWS_MAX, ROWS_BEFORE_MAX = 100_000, 25_000
 # The least number of representative ranks; with fewer, one rank would weigh too much.
 SPREAD_MIN = 16
-STALLS_SHOWN, STALL_SPANS_MAX = 50, 10_000
+STALLS_SHOWN = 50
 _UNOBSERVED = INDEX["unobserved"]
 
 
@@ -137,7 +136,7 @@ class TimelineSums:
 
 
 class _Owner(NamedTuple):
-    """Whose a span is: whether it stands for others, how many devices, and the place of its rank among those read."""
+    """The owner of spans: whether it represents others, its number of devices, and its place among the ranks read."""
 
     is_spread: bool
     devices: int
@@ -182,13 +181,13 @@ def sums_of(
         return TimelineSums(facts, grid, [], [], {}, [])
     chosen = _chosen(past, facts, worst)
     ranks = sorted(chosen.alone | chosen.spread)
-    engine = _engine(past, facts, ranks)
+    engine = _engine(past, past.facts((None, window[1])), ranks)
     spans = Spans(engine)
     if chosen.all_rows:
-        fold_from(ledger, engine, _begin_ns(engine), check)
+        fold_from(ledger, engine, _begin_ns(engine, facts.start_ns), check)
     else:
         fold_at(ledger, engine, grid.edges, check)
-    spans.finish(engine.sums())
+    sums = engine.sums()
     devices = _devices(past, facts)
     place = {rank: at for at, rank in enumerate(ranks)}
     owners = [_Owner(rank in chosen.spread, devices[rank], place[rank]) for rank, _ in engine.places]
@@ -198,12 +197,12 @@ def sums_of(
             for start, end, state, _ in gaps(facts, rank):
                 spans.add(len(owners), start, end, {STATES[state]: end - start})
             owners.append(_Owner(rank in chosen.spread, devices.get(rank, devices[None]) * count))
-    gpu_ns = _allocated(facts, grid, devices)
-    sums = _sums(spans, owners, ranks, TimelineSums(facts, grid, gpu_ns, [], {}, []))
+    found = TimelineSums(facts, grid, _allocated(facts, grid, devices), [], {}, [])
+    _spread(spans.finish(sums), owners, ranks, found)
     of, unseen = len(facts.expected), len(facts.expected) - len(seen)
     if not chosen.all_rows or len(ranks) < len(seen):
-        sums.sampled = Sampled(len(ranks) + unseen, of, chosen.all_rows)
-    return sums
+        found.sampled = Sampled(len(ranks) + unseen, of, chosen.all_rows)
+    return found
 
 
 def _engine(past: Past, facts: Facts, ranks: Sequence[int]) -> CoreEngine:
@@ -213,13 +212,13 @@ def _engine(past: Past, facts: Facts, ranks: Sequence[int]) -> CoreEngine:
     return CoreEngine(run, replace(facts, by_rank=by_rank), past.stall_seconds)
 
 
-def _begin_ns(engine: CoreEngine) -> int:
-    """From when on rows are read, such that those before the window are some ROWS_MAX at most."""
-    start_ns, attempts = engine.facts.start_ns, engine.run.attempts.values()
+def _begin_ns(engine: CoreEngine, start_ns: int) -> int:
+    """Where reading begins: early enough for about ROWS_BEFORE_MAX rows before the window, or at the run's start."""
+    attempts = engine.run.attempts.values()
     first_ns = min((one.start_ns for one in attempts), default=start_ns)
     before_ns = max(start_ns - first_ns, 0)
     rows = sum(_rows_between(engine.facts, one, first_ns, start_ns) for one in attempts)
-    return start_ns - before_ns * ROWS_MAX // max(rows, ROWS_MAX)
+    return start_ns - before_ns * ROWS_BEFORE_MAX // max(rows, ROWS_BEFORE_MAX)
 
 
 def _rows_between(facts: Facts, attempt: Attempt, from_ns: int, to_ns: int) -> int:
@@ -229,17 +228,17 @@ def _rows_between(facts: Facts, attempt: Attempt, from_ns: int, to_ns: int) -> i
     return attempt.top_number * max(part_ns, 0) // max(end_ns - attempt.start_ns, 1)
 
 
-def _sums(spans: Spans, owners: Sequence[_Owner], ranks: Sequence[int], into: TimelineSums) -> TimelineSums:
+def _spread(spans: SpanTable, owners: Sequence[_Owner], ranks: Sequence[int], into: TimelineSums) -> None:
     is_spread, weights, places = zip(*owners, strict=True) if owners else ((), (), ())
-    values, grid, facts = spans.values(), into.grid, into.facts
-    both = cells_of(values, grid, np.array(is_spread, int), np.array(weights, object))
+    grid, start_ns, end_ns = into.grid, into.facts.start_ns, into.facts.end_ns
+    both = cells_of(spans.values, grid, np.array(is_spread, int), np.array(weights, object))
     into.cells = list(map(_closed, *both, into.gpu_ns))
-    columns = Grid(facts.start_ns, facts.end_ns, -(-grid.points // -(-grid.points // COLUMNS_MAX)))
-    own = own_times(values, spans.steps(), columns, np.array(places, int), len(ranks))
+    columns = Grid(start_ns, end_ns, -(-grid.points // -(-grid.points // COLUMNS_MAX)))
+    own = own_times(spans, columns, np.array(places, int), len(ranks))
     into.own = {rank: Own(*times) for rank, *times in zip(ranks, *own, strict=True)}
-    stalled = values[values[:, COLUMN["stall"]] > 0, BEGIN : END + 1][:STALL_SPANS_MAX]
-    into.stalls = merged([(begin, end) for begin, end in stalled.tolist()])
-    return into
+    is_stall = (spans.values[:, COLUMN["stall"]] > 0) & (spans.values[:, END] > start_ns)
+    stalls = spans.values[is_stall, BEGIN : END + 1].clip(start_ns).tolist()
+    into.stalls = merged([(begin, end) for begin, end in stalls])
 
 
 def _chosen(past: Past, facts: Facts, worst: Sequence[int]) -> _Choice:

@@ -1,46 +1,57 @@
 """The newest steps of a run, of all its ranks: how long each took, for its step windows, quantiles and histograms.
 
-What of a step counts is taken at once, since the step is in the processor's caches; it waits until there is much or it is
-requested, and is counted together, since NumPy costs per call. A step whose predecessor is missing stands for several
-steps, so its length is unknown and it is left out.
+Steps wait until there are many or they are requested: what counts of them is taken and counted together, since NumPy
+costs per call. A step whose predecessor is missing stands for several steps, so its length is unknown and it is left out.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from goodput.aggregator.ingest.recent.recent_times import RecentTimes
 from goodput.aggregator.ingest.recent.run_histograms import RunHistogram
 from goodput.aggregator.ingest.recent.step_trends import StepWindows, Trend
-from goodput.wire import compiled
 from goodput.wire.step_blocks import END, NUMBER, SAMPLES, START, TOTALS
-from goodput.wire.step_columns import widened
 
 # So many steps wait at most; fewer, but at least ROWS_MIN, where the first has waited for WAIT_SECONDS.
 ROWS_MIN, ROWS_MAX, WAIT_SECONDS = 256, 4096, 5.0
 RESTORED_MAX = 1 << 18
+TOGETHER_ROWS = 512  # so many wait with all their columns
 _OUTSIDE = TOTALS + 1
 _CELL_BYTES = 8
-# Columns of what `followed` finds.
+# Columns of what `_followed` finds.
 END_NS, SHIFTED_END_NS, SAMPLES_MORE, LENGTH_NS = range(4)
 
 
 class _Waiting:
-    """Steps of ranks with the same phases, as `followed` finds them, in rows of one array."""
+    """Steps of ranks with the same phases: the last ones as they came, and of those before what `_followed` finds."""
 
-    __slots__ = ("count", "rows")
+    __slots__ = ("_came", "_found", "_rows", "_width")
 
     def __init__(self, width: int):
-        self.count, self.rows = 0, np.empty((0, LENGTH_NS + max(width, 1)), np.int64)
+        self._width = max(width, 1)
+        # By bytes and rows of all columns: those, the row before, and our clock less the host's.
+        self._came: dict[tuple[int, int], list[tuple[np.ndarray | bytes, bytes, int]]] = {}
+        self._rows, self._found = 0, [np.empty((0, LENGTH_NS + self._width), np.int64)]
 
     def add(self, values: np.ndarray | bytes, count: int, before: bytes, shift_ns: int) -> None:
-        if self.count + count > len(self.rows):
-            more = max(len(self.rows), count)
-            self.rows = np.concatenate((self.rows, np.empty((more, self.rows.shape[1]), np.int64)))
-        follow = _followed_in_numpy if compiled.steps is None else compiled.steps.followed
-        self.count = follow(before, values, count, shift_ns, self.rows, self.count)
+        size = len(values) if isinstance(values, bytes) else values.nbytes
+        self._came.setdefault((size, count), []).append((values, before, shift_ns))
+        self._rows += count
+        if self._rows >= TOGETHER_ROWS:
+            self._take()
+
+    def found(self) -> np.ndarray:
+        self._take()
+        return np.concatenate(self._found)
+
+    def _take(self) -> None:
+        for (_, count), parts in self._came.items():
+            self._found.append(_followed(parts, count, self._width))
+        self._rows, self._came = 0, {}
 
 
 class RecentSteps:
@@ -106,27 +117,33 @@ class RecentSteps:
     def _fold(self) -> None:
         waiting, self._waiting, self._rows = self._waiting, {}, 0
         for phases, one in waiting.items():
-            found = one.rows[: one.count]
+            found = one.found()
             self._trend.add(found[:, END_NS], found[:, LENGTH_NS], found[:, SAMPLES_MORE])
             if phases is not None:
                 self._times.add(phases, found[:, SHIFTED_END_NS], found[:, LENGTH_NS:])
 
 
-def _followed_in_numpy(
-    before: bytes, values: np.ndarray | bytes, count: int, shift_ns: int, into: np.ndarray, at: int
-) -> int:
-    """Write a row for each step that follows the row before it, from row `at` of `into` on: END_NS, SHIFTED_END_NS,
-    SAMPLES_MORE, LENGTH_NS, and of each phase but the first the time within the step. Returns the row after them."""
-    width = max(into.shape[1] - LENGTH_NS, 1)
-    last, now = (
-        widened(np.frombuffer(one, np.int64).reshape(-1, rows), width)[: TOTALS + 2 * width]
-        for one, rows in ((before or bytes(TOTALS * _CELL_BYTES), 1), (values, count))
-    )
-    sequence = np.concatenate((last, now), axis=1)
-    follows = np.diff(sequence[NUMBER]) == 1
-    end = now[END]
-    spent = np.diff(sequence[TOTALS + 2 :: 2] - sequence[_OUTSIDE + 2 :: 2], axis=1)
-    samples = np.maximum(np.diff(sequence[SAMPLES]), 0)
-    found = np.vstack((end, end + shift_ns, samples, end - now[START], np.maximum(spent, 0))).T[follows]
-    into[at : at + len(found)] = found
-    return at + len(found)
+def _followed(parts: Sequence[tuple[np.ndarray | bytes, bytes, int]], count: int, width: int) -> np.ndarray:
+    """A row for each step that follows the row before it: END_NS, SHIFTED_END_NS, SAMPLES_MORE, LENGTH_NS, and of each of
+    `width` phases but the first the time within the step. Parts are as in _Waiting, with so many rows and equal columns."""
+    values, before, shifts = zip(*parts, strict=True)
+    columns = TOTALS + 2 * width
+    size = columns * _CELL_BYTES
+    now = _cut(np.frombuffer(b"".join(values), np.int64).reshape(len(parts), -1, count), columns)
+    last = np.frombuffer(b"".join([one[:size].ljust(size, b"\0") for one in before]), np.int64)
+    sequence = np.concatenate((last.reshape(len(parts), columns, 1), now), axis=2)
+    grown = np.diff(sequence, axis=2)
+    found = np.empty((len(parts), LENGTH_NS + width, count), np.int64)
+    found[:, END_NS] = now[:, END]
+    found[:, SHIFTED_END_NS] = now[:, END] + np.array(shifts, np.int64)[:, None]
+    found[:, SAMPLES_MORE] = np.maximum(grown[:, SAMPLES], 0)
+    found[:, LENGTH_NS] = now[:, END] - now[:, START]
+    spent = grown[:, TOTALS + 2 :: 2] - grown[:, _OUTSIDE + 2 :: 2]
+    found[:, LENGTH_NS + 1 :] = np.maximum(spent, 0)
+    return found.transpose(0, 2, 1)[grown[:, NUMBER] == 1]
+
+
+def _cut(values: np.ndarray, columns: int) -> np.ndarray:
+    """(parts, columns, rows) with so many columns; those that are missing are 0."""
+    missing = columns - values.shape[1]
+    return values[:, :columns] if missing <= 0 else np.pad(values, ((0, 0), (0, missing), (0, 0)))

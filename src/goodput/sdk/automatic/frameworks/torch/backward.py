@@ -14,7 +14,7 @@ from goodput.sdk.automatic import hooks as kinds
 from goodput.sdk.automatic.frameworks.torch.communication import backward_runs_here
 from goodput.sdk.automatic.frameworks.torch.updates import GradientUse
 from goodput.sdk.automatic.hooks import install_hook
-from goodput.sdk.automatic.training_state import FORWARD, NOTHING
+from goodput.sdk.recorder.training_calls import FORWARD, NOTHING
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"

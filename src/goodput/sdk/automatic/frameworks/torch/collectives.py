@@ -1,4 +1,4 @@
-"""Records the calls of process groups in the rank page, unless GOODPUT_COLLECTIVES=0.
+"""Records the calls of process groups in the rank page, unless GOODPUT_COLLECTIVES=0 or the extension is missing.
 
 Every function of torch.distributed, FSDP, a pipeline or a user's own code calls a method of ProcessGroup, which is
 wrapped. Functional collectives call theirs in C++: the operators are wrapped (functional.py). DistributedDataParallel's
@@ -15,8 +15,8 @@ from __future__ import annotations
 import functools
 import weakref
 
-from goodput.rank_page.collective_records import DTYPES
-from goodput.sdk.recorder.collectives import FLAG, CollectiveRecords
+from goodput.rank_page.collective_records import DTYPES, FLAG
+from goodput.sdk.recorder.hot_path import extension
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -50,6 +50,10 @@ METHODS = {
 def apply(torch, auto) -> None:
     if auto.session.environ.get("GOODPUT_COLLECTIVES", "") == "0" or not torch.distributed.is_available():
         return
+    if extension is None:
+        return
+    from goodput.sdk.recorder.collectives import CollectiveRecords  # It needs the extension.
+
     module = torch.distributed.distributed_c10d
     dtypes = {getattr(torch, name): i for i, name in enumerate(DTYPES) if hasattr(torch, name)}
     records = CollectiveRecords(auto.recorder, dtypes, _describer(module), module._resolve_process_group)

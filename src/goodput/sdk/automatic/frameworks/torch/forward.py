@@ -21,8 +21,9 @@ from typing import Any
 
 from goodput.sdk.automatic import hooks
 from goodput.sdk.automatic.hooks import hook
-from goodput.sdk.automatic.training_state import FORWARD
-from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.recorder.hot_path import Slot as _Slot
+from goodput.sdk.recorder.hot_path import extension
+from goodput.sdk.recorder.training_calls import FORWARD
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"
@@ -60,33 +61,6 @@ def apply(torch, auto) -> None:
         except BaseException as error:
             drop_own_frames(error)
             raise
-
-
-class PythonSlot:
-    """The descriptor on torch.nn.Module, in Python: `_fast.Slot` is the same compiled."""
-
-    find: Callable | None  # of Slot
-
-    def __init__(self):
-        self.roots: list[tuple] = []
-
-    def __get__(self, module, owner=None):
-        if module is None:
-            return None
-        for reference, call in self.roots:
-            if reference() is module:
-                return call
-        if self.find is not None:
-            call = self.find(module)
-            if call is not None:
-                return call
-        return module.__dict__.get(SLOT)
-
-
-if compiled:
-    from goodput.sdk.recorder._fast import Slot as _Slot
-else:
-    _Slot = PythonSlot
 
 
 class Slot(_Slot):
@@ -133,7 +107,7 @@ class RootModules:
         self.grad_is_on, self.tensor = torch.is_grad_enabled, torch.Tensor
         self.trained = False
         # Until a compiler is used, roots have the compiled calls of these TimedForward objects.
-        self._traceable, self._fast = not compiled, []
+        self._traceable, self._fast = extension is None, []
         auto.before_compiler.append(self._use_traceable_calls)
         self._wrapped: list[weakref.ref] = []  # the models inside roots that wrap one
         # Called with (module, args, kwargs) at the first training call of a root.
@@ -234,7 +208,7 @@ class TimedForward:
         self.first, self.is_compiling, self.tokens = True, roots.is_compiling, (0, 0)
         self.generating = False  # whether the last call has generated a token
         self.step_without = -2  # in which it was last called without gradients before the step had trained
-        slow = self.any_call if compiled else None
+        slow = None if extension is None else self.any_call
         word = roots.auto.forward_word
         self.fast: Any = hook(
             hooks.FORWARD, self.training, roots.auto.forward, self.module, slow, roots.grad_is_on, word

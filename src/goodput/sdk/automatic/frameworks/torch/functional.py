@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from goodput.rank_page.collective_records import FLAG
 from goodput.sdk.automatic.frameworks.torch.communication import timer
-from goodput.sdk.recorder.collectives import FLAG
 
 MODULE = "torch.distributed._functional_collectives"
 RELIES_ON = """torch/distributed/_functional_collectives.py: AsyncCollectiveTensor.trigger_wait and wait call wait_tensor by

@@ -7,8 +7,8 @@ torch.futures collects. Its record has the flag `future`, and no verdict on a ha
 
 from __future__ import annotations
 
+from goodput.rank_page.collective_records import FLAG
 from goodput.sdk.automatic.frameworks.torch.communication import timer
-from goodput.sdk.recorder.collectives import FLAG
 from goodput.user_exceptions import drop_own_frames
 
 MODULE = "torch"

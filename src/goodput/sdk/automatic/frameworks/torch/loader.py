@@ -14,7 +14,7 @@ from operator import index
 
 from goodput.sdk.automatic.hooks import BATCH_DEPTH_MAX, NEXT, hook
 from goodput.sdk.automatic.step_detection import warn_on_error
-from goodput.sdk.automatic.training_state import dead_reference
+from goodput.sdk.recorder.training_calls import dead_reference
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"

@@ -11,7 +11,7 @@ import sys
 from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import AFTER_STEP, BEFORE_STEP, ZERO_GRAD, hook, install_hook
-from goodput.sdk.automatic.training_state import BACKWARD
+from goodput.sdk.recorder.training_calls import BACKWARD
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"

@@ -12,7 +12,7 @@ import weakref
 from _thread import get_ident
 
 from goodput.sdk.automatic.hooks import ZERO_GRAD, hook
-from goodput.sdk.automatic.training_state import dead_reference
+from goodput.sdk.recorder.training_calls import dead_reference
 from goodput.user_exceptions import drop_own_frames, reraise_from_handler
 
 MODULE = "torch"

@@ -1,4 +1,5 @@
-"""What step detection knows between two calls of the training loop: compiled in recorder/_hooks.c, which has the same in C.
+"""What step detection knows between two calls of the training loop, in Python: where the extension was not built
+(hot_path.py), and what the compiled classes (_hooks.c) are compared with.
 
 The hooks, in C or in Python, read these fields, and change them by the methods alone: each field has one writer. Only
 the step thread calls them, except where a method says otherwise.
@@ -7,21 +8,17 @@ the step thread calls them, except where a method says otherwise.
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
-from goodput.sdk.automatic.gaps import PythonGaps
-from goodput.sdk.recorder.recorder import compiled
+from goodput.sdk.recorder.plain import Gaps
+from goodput.sdk.recorder.training_calls import BACKWARD, FORWARD, NOTHING, dead_reference
 
-# The last training call of the step, which decides where the time until the next one belongs: after a forward pass it
-# is the loss, after a backward pass the clipping of gradients.
-NOTHING, FORWARD, BACKWARD = 0, 1, 2
-
-
-def dead_reference() -> None:
-    """Stands for a weak reference to an object that is gone."""
+TYPE_CHECKING = False  # See plain.py.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 
-class PythonFetchState:
+class FetchState:
     """Batches that are fetched, and which of them are measured.
 
     fetching    whether a batch is being fetched; a fetch or another call of a module inside it is part of it
@@ -109,7 +106,7 @@ class PythonFetchState:
         self.fetching = self.fetched = False
 
 
-class PythonTrainingState:
+class TrainingState:
     """The running step as the training calls show it.
 
     clock            the recorder
@@ -133,7 +130,7 @@ class PythonTrainingState:
     """
 
     def __init__(self, clock):
-        self.clock, self.fetches, self.gaps = clock, PythonFetchState(), PythonGaps()
+        self.clock, self.fetches, self.gaps = clock, FetchState(), Gaps()
         self.began = self.after = self.other_work = 0
         self.optimizer_depth = self.optimizer_steps = self.micro_batches = self.reducers = 0
         self.inside = self.evaluating = self.trained = False
@@ -273,7 +270,22 @@ class PythonTrainingState:
         self.fetches.set_read_ahead(False)
 
 
-if compiled:
-    from goodput.sdk.recorder._fast import FetchState, TrainingState
-else:
-    FetchState, TrainingState = PythonFetchState, PythonTrainingState
+class Slot:
+    """The descriptor on torch.nn.Module: the base of the one in automatic/frameworks/torch/forward.py."""
+
+    find: Callable | None  # of that one
+
+    def __init__(self):
+        self.roots: list[tuple] = []
+
+    def __get__(self, module, owner=None):
+        if module is None:
+            return None
+        for reference, call in self.roots:
+            if reference() is module:
+                return call
+        if self.find is not None:
+            call = self.find(module)
+            if call is not None:
+                return call
+        return module.__dict__.get("_compiled_call_impl")
