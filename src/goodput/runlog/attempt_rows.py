@@ -286,7 +286,7 @@ class _Batch:
         """Charge phases with these names to these rows."""
         self.names.update(names)
         seconds = np.array(list(chain.from_iterable(map(dict.values, phases))), float)
-        ns = _phase_ns(seconds).reshape(len(rows), -1)
+        ns = _phase_ns(seconds).reshape(len(rows), len(names))
         if ns.size and ns.min() < 0:
             for row, column in zip(*np.nonzero(ns < 0), strict=True):
                 self._note(rows[row], f"its phase {names[column][:40]!r} is negative and counts as 0")
