@@ -28,13 +28,13 @@ _LOST = INDEX["lost"]
 
 class Told(NamedTuple):
     """What the core was told of an attempt: its bound, the last step that counts with the resume points of later restarts,
-    and how many phases it has."""
+    and the state of each of its phases."""
 
     from_ns: int
     to_ns: int
     limit: int
     points: list[int]
-    width: int
+    states: tuple[int, ...]
 
 
 class Known(NamedTuple):
@@ -147,18 +147,18 @@ class CoreEngine:
 
     def _begin(self, attempt: Attempt, group: int) -> None:
         key, before = (attempt.rank, attempt.attempt), self._of_rank.get(attempt.rank)
-        states = _states(attempt)
+        states = states_of_phases(attempt)
         self.places[key] = self.core.attempt(
             attempt.rank,
             attempt.start_ns - self.origin_ns,
             group,
-            states,
+            [STATES[state] for state in states],
             before=-1 if before is None else self.places[before],
             stage=attempt.stage or 0,
             unit=self._units.setdefault(attempt.group_name(), len(self._units)),
         )
         self._of_rank[attempt.rank] = key
-        self._told[key] = Told(-1, -1, -2, [], len(states))
+        self._told[key] = Told(-1, -1, -2, [], states)
 
     def _tell(self, key: Key) -> None:
         """Tell the core an attempt's bound, limit and phases where they have changed. Raises CoreError."""
@@ -166,13 +166,13 @@ class CoreEngine:
         from_ns = max(bound.from_ns - self.origin_ns, 0)
         # No step is below 0.
         points = [min(max(point, -1), STEP_MAX) for point, _ in restarts if point is not None]
-        width = len(self.run.attempts[key].phases)
-        told = Told(from_ns, max(bound.to_ns - self.origin_ns, from_ns), max(limit, -1), points, width)
+        states = states_of_phases(self.run.attempts[key])
+        told = Told(from_ns, max(bound.to_ns - self.origin_ns, from_ns), max(limit, -1), points, states)
         before, place = self._told[key], self.places[key]
         if told == before:
             return
-        if width > before.width:
-            self.core.phases(place, _states(self.run.attempts[key]))
+        if states != before.states:
+            self.core.phases(place, [STATES[state] for state in states])
         if told[:2] != before[:2]:
             self.core.bound(place, *told[:2])
         if told[2:4] != before[2:4]:
@@ -186,7 +186,7 @@ class CoreEngine:
     def rows(self, key: Key, rows: Iterable[Row]) -> None:
         """Take rows of cumulative totals of one attempt, in the order of their numbers."""
         width, origin_ns, values = (
-            self._told[key].width if key in self._told else 0,
+            len(self._told[key].states) if key in self._told else 0,
             self.origin_ns,
             array("q"),
         )
@@ -199,7 +199,7 @@ class CoreEngine:
 
     def width(self, key: Key) -> int:
         """How many phases the rows of an attempt have."""
-        return self._told[key].width
+        return len(self._told[key].states)
 
     def leave(self, key: Key) -> None:
         """Let the others of its group go on without an attempt that is over or, for now, silent."""
@@ -267,7 +267,7 @@ class CoreEngine:
         end_ns = max(bound.end_ns, own.end_ns)
         how = DIED if bound.died else RUNNING if bound.running else ENDED
         state = STATES[state_of(attempt.phase, attempt.phase_states)]
-        known = padded(attempt.totals, self._told[key].width)
+        known = padded(attempt.totals, len(self._told[key].states))
         before = own.rest[_LOST]
         tail = self.core.tail(self.places[key], known, state, end_ns - self.origin_ns, how)
         add_tail(own, tail, bound, end_ns)
@@ -275,7 +275,3 @@ class CoreEngine:
         if lost and restarts:
             steps, ns = own.lost_by.get(restarts[0][1], (0, 0))
             own.lost_by[restarts[0][1]] = steps, ns + lost
-
-
-def _states(attempt: Attempt) -> list[str]:
-    return [STATES[state] for state in states_of_phases(attempt)]

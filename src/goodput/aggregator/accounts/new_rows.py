@@ -61,7 +61,7 @@ def table_of(engine: CoreEngine) -> np.ndarray:
 def wanted_of(engine: CoreEngine) -> list[Wanted] | None:
     """The attempts with rows that are not folded, in the order of ranks and of each rank's attempts.
 
-    None where these rows should have been folded before others.
+    None where these rows should have been folded before others, or an attempt that had ended goes on.
     """
     table, found = table_of(engine)[:, [READ_INDEX["number"], READ_INDEX["end_ns"]]].tolist(), []
     for own in engine.facts.by_rank.values():
@@ -71,11 +71,11 @@ def wanted_of(engine: CoreEngine) -> list[Wanted] | None:
             if key not in engine.places:
                 continue
             number, end_ns = table[engine.places[key]]
-            if number and least_ns <= one.start_ns - engine.origin_ns:
+            has_more = one.top_number > number
+            goes_on = key in engine.ended and (has_more or engine.facts.bounds[key].running)
+            if goes_on or (number and least_ns <= one.start_ns - engine.origin_ns):
                 return None
-            if one.top_number > number:
-                if key in engine.ended:
-                    return None
+            if has_more:
                 found.append((key, cast("ColumnAttempt", one), number))
                 least_ns = min(least_ns, end_ns)
     return found
