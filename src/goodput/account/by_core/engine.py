@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from copy import copy
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import NamedTuple, cast
 
 from goodput._core import DIED, ENDED, RUNNING, CoreError, CoreRun
@@ -23,6 +23,7 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9
 STEP_MAX = (1 << 62) - 1
+ROWS_AT_A_TIME = 1024
 _LOST = INDEX["lost"]
 
 
@@ -138,10 +139,10 @@ class CoreEngine:
             by_number.setdefault(attempt.attempt, []).append(attempt)
         found = {number: pipeline_of(own) for number, own in by_number.items()}
         begun = {number for number, _ in self.groups}
-        is_same = all(found.get(number) == self.pipelines.get(number) for number in begun)
-        self.pipelines = {number: one for number, one in found.items() if one is not None}
-        told = self._told
-        return is_same and all(
+        if not all(found.get(number) == self.pipelines.get(number) for number in begun):
+            return False
+        self.pipelines, told = {number: one for number, one in found.items() if one is not None}, self._told
+        return all(
             self._place_of(one) == told[one.rank, one.attempt].place
             for one in stepping
             if (one.rank, one.attempt) in told
@@ -208,6 +209,24 @@ class CoreEngine:
             values.extend(padded(row.outside, width))
         if values:
             self.wrong += self.core.fold(self.places[key], values).wrong
+
+    def all_rows(self, attempts: Iterable[Attempt]) -> None:
+        """Take all rows of attempts at hand: of each rank some at a time, since only so many wait for those of other ranks."""
+        of_rank: dict[int, list[tuple[Key, list[Row]]]] = {}
+        for attempt in attempts:
+            own = (attempt.rank, attempt.attempt), attempt.ordered_rows()
+            of_rank.setdefault(attempt.rank, []).append(own)
+        turns = [
+            [
+                (key, rows[at : at + ROWS_AT_A_TIME])
+                for key, rows in own
+                for at in range(0, len(rows), ROWS_AT_A_TIME)
+            ]
+            for own in of_rank.values()
+        ]
+        for some in zip_longest(*turns):
+            for key, rows in filter(None, some):
+                self.rows(key, rows)
 
     def width(self, key: Key) -> int:
         """How many phases the rows of an attempt have."""

@@ -45,12 +45,14 @@ class Batch(NamedTuple):
         keys = [key for key, count in zip(self.keys, counts.tolist(), strict=True) if count]
         return Batch(keys, self.values[:, chosen], counts[counts > 0])
 
-    def within(self, until_ns: Sequence[int]) -> np.ndarray:
-        """How many of each attempt's rows come before the first one that ends later than this."""
+    def within(self, until_ns: Sequence[int], latest_ns: Sequence[int]) -> np.ndarray:
+        """How many of each attempt's rows come before the first one that ends later than this; none where those before, or its
+        start, are later already: a clock may have been set back."""
         begins = np.cumsum(self.counts) - self.counts
         is_later = self.values[END] > np.repeat(np.array(until_ns, np.int64), self.counts)
         place = np.where(is_later, np.arange(len(is_later)), len(is_later))
-        return np.minimum(np.minimum.reduceat(place, begins) - begins, self.counts)
+        counts = np.minimum(np.minimum.reduceat(place, begins) - begins, self.counts)
+        return np.where(np.array(latest_ns, np.int64) > np.array(until_ns, np.int64), 0, counts)
 
 
 def table_of(engine: CoreEngine) -> np.ndarray:
