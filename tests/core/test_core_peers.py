@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from support.core.peer_oracle import Peer, Shape, compare
 
-from goodput._core import CoreRun
+from goodput._core import ROW_COLUMNS, CoreRun
 
 SEEDS = [*range(80), *(pytest.param(seed, marks=pytest.mark.more_seeds) for seed in range(80, 800))]
 STATES = ("productive", "loader", "communication", "checkpoint")
@@ -54,6 +54,14 @@ def rows_of(random: Random, peer: Peer) -> array:
     return values
 
 
+def own_times(rows: array) -> tuple[int, list[int]]:
+    """How many steps follow the first, and their time by phase."""
+    width = len(ROW_COLUMNS) + 2 * len(STATES)
+    both = [last - first for first, last in zip(rows[:width], rows[-width:], strict=True)][len(ROW_COLUMNS) :]
+    totals, outside = both[: len(STATES)], both[len(STATES) :]
+    return len(rows) // width - 1, [ns - before for ns, before in zip(totals, outside, strict=True)]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_same_as_by_brute_force(seed):
     random = Random(seed)
@@ -63,8 +71,9 @@ def test_same_as_by_brute_force(seed):
     group = run.group(shape.stages, shape.microbatches)
     for peer in peers:
         run.attempt(peer.rank, 0, group, STATES, stage=peer.stage, unit=peer.unit)
-    for peer in peers:
-        run.fold(peer.rank, rows_of(random, peer))
+    rows = [rows_of(random, peer) for peer in peers]
+    for peer, own in zip(peers, rows, strict=True):
+        run.fold(peer.rank, own)
     for peer in peers:
         run.end(peer.rank)
     by_stage = compare(peers, shape)
@@ -75,6 +84,8 @@ def test_same_as_by_brute_force(seed):
         both = values["communication"] + values["straggler_ns"] + values["bubble_ns"]
         assert both == sum(waits for _, waits in peer.steps)
         assert run.stretches(peer.rank) == peer.onset.stretches
+        assert values["slow"] == peer.onset.slow
+        assert run.phase_times(peer.rank) == own_times(rows[peer.rank])
     assert [run.read_stage(group, stage) for stage in range(stages)] == [
         tuple(by_stage[stage]) for stage in range(stages)
     ]
