@@ -138,7 +138,7 @@ def test_returned_rank_is_compared_at_once(monkeypatch):
     early = pair(5)[1]
     both.push(rank_report(early), early.now_ns)
     for count in (20, 40, 60):
-        now_ns = ns(100) + one.rows[count - 1].end_ns
+        now_ns = ns(200) + one.rows[count - 1].end_ns
         both.push(rank_report(one, rows=one.rows[:count]), now_ns)
         assert both.compare(now_ns)
     engine = both.folding._engine
