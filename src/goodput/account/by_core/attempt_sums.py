@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from operator import sub
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
-from goodput.account.attempts import Attempt, has_time
 from goodput.account.facts import Bound
 from goodput.account.states import INDEX, share, vector
 
@@ -56,14 +55,6 @@ class AttemptSums:
     is_slow: bool = False
     threshold_ns: int = 0  # from how long on a wait would be a stall now
     lengths: int = 0  # step lengths that are known of its rank
-
-    def best_rate(self) -> float | None:
-        """Samples per second of its fastest steps."""
-        return self.rate
-
-    def has_time(self, attempt: Attempt, phase: str) -> bool:
-        """See the function."""
-        return has_time(attempt, phase)
 
 
 def attempt_sums(values: Sequence[int]) -> AttemptSums:
