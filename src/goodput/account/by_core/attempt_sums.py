@@ -143,7 +143,7 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
     return replace(
         sums,
-        kept=list(map(sub, sums.kept, before.kept)),
+        kept=_not_negative(list(map(sub, sums.kept, before.kept))),
         rest=list(map(sub, sums.rest, before.rest)),
         ending=list(map(sub, sums.ending, before.ending)),
         lost_by={
@@ -155,3 +155,12 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
         },
         **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},
     )
+
+
+def _not_negative(states: list[int]) -> list[int]:
+    """Of a step that the border cuts each part was rounded down by itself: what is missing is of the largest."""
+    for at, ns in enumerate(states):
+        if ns < 0:
+            states[at] = 0
+            states[states.index(max(states))] += ns
+    return states
