@@ -391,3 +391,14 @@ def test_part_of_a_snapshot_is_refused(alone):
             CoreRun.restore(saved[:size])
     with pytest.raises(CoreError):
         CoreRun.restore(saved + b"\0")
+
+
+def test_attempt_takes_over_longest_phases_without_long_steps():
+    """Of the attempt before it, which has a long evaluation and no step that could matter to a threshold."""
+    run = CoreRun()
+    group = run.group()
+    first = Rank(run, 0, group).steps(2, productive=1).gap(evaluation=600).steps(2, productive=1)
+    second = Rank(run, 0, group, before=first.index, start=first.end / SECOND)
+    second.steps(2, productive=1).gap(evaluation=6000).steps(1, productive=1)
+    assert second.read("outside_evaluation", "outside_stall") == [6000, 0]
+    assert run.planned(second.index)[1] == 6000 * SECOND
