@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from math import log
 from statistics import median_low
 
-ALARM = log(10_000_000)
+from support.core.onset_rules import Onset, note_all
 
 
 @dataclass
@@ -22,14 +21,7 @@ class Peer:
     unit: int
     steps: list[tuple[int, int]]
     sums: Counter = field(default_factory=Counter)
-    stretches: list[list[int | None]] = field(default_factory=list)
-    slow: list[float] = field(
-        default_factory=lambda: [0.0, 0]
-    )  # the sum, and the first step after it was last zero
-    beside: list[float] = field(default_factory=lambda: [0.0, 0])
-
-    def is_slow(self) -> bool:
-        return bool(self.stretches) and self.stretches[-1][1] is None
+    onset: Onset = field(default_factory=Onset)
 
 
 @dataclass
@@ -68,7 +60,7 @@ def compare(peers: list[Peer], shape: Shape) -> dict[int, list[int]]:
         if step:
             for stage in {peer.stage for peer in peers} if shape.stages else [None]:
                 own = [peer for peer in peers if stage in (None, peer.stage)]
-                note_slow(own, [now[peer.rank][0] for peer in own], step)
+                note_all([peer.onset for peer in own], step, [now[peer.rank][0] for peer in own])
     return stages
 
 
@@ -144,51 +136,3 @@ def compare_pipeline(peers: list[Peer], now, shape: Shape, stages: dict[int, lis
     for at, stage in enumerate(slowest):
         stages[stage][0] += caused["stage"] // len(slowest) + (at < caused["stage"] % len(slowest))
         stages[stage][1] += caused["stage"] > 0
-
-
-def note_slow(peers: list[Peer], own: list[int], step: int) -> None:
-    """The cumulative sums of ranks that are compared with each other."""
-    count, ordered = len(own), sorted(own)
-    few, half, middle = max(1, count // 8), count // 2, median_low(own)
-    if count < 2:
-        return
-    low = ordered[min(max(-(-3 * count // 8), 3) - 1, (count - 1) // 2)]
-    apart = max(1.05 * middle, middle + 2 * (middle - ordered[0]))
-    if low < middle:
-        apart = min(apart, max(1.05 * low, low + 3 * (low - ordered[0])))
-    hits = over(own, max(1.05 * middle, ordered[-few]), few, middle)
-    besides = over(own, max(apart, ordered[-half]), half, middle)
-    chance, chance_beside = few / count, max(sum(besides), count // 4) / count if half > few else 1.0
-    for peer, hit, beside in zip(peers, hits, besides, strict=True):
-        add_ratios(peer, step, hit, beside, chance, chance_beside)
-
-
-def over(own: list[int], least: float, most: int, middle: int) -> list[bool]:
-    found = [ns >= least for ns in own]
-    return found if middle > 0 and sum(found) <= most else [False] * len(own)
-
-
-def add_ratios(peer: Peer, step: int, hit: bool, beside: bool, chance: float, chance_beside: float) -> None:
-    if peer.slow[0] <= 0:
-        peer.slow = [0.0, step]
-    if peer.is_slow():
-        peer.slow[0] -= ratio(hit or beside, chance if hit or not beside else chance_beside, 0.5)
-        if peer.slow[0] >= ALARM:
-            peer.stretches[-1][1] = int(peer.slow[1]) - 1
-            peer.slow[0] = 0.0
-        return
-    peer.slow[0] += ratio(hit, chance, 0.5)
-    if chance_beside < 1:
-        if peer.beside[0] <= 0:
-            peer.beside = [0.0, step]
-        peer.beside[0] += ratio(beside, chance_beside, 0.75)
-    for found in (peer.slow, peer.beside):
-        if found[0] >= ALARM:
-            peer.stretches = [*peer.stretches[:7], [int(found[1]), None]]
-            peer.slow[0] = peer.beside[0] = 0.0
-            return
-
-
-def ratio(is_hit: bool, chance: float, share: float) -> float:
-    slow = share + (1 - share) * chance
-    return log(slow / chance) if is_hit else log((1 - slow) / (1 - chance))
