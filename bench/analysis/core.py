@@ -1,10 +1,10 @@
-"""Rows of interleaved ranks folded by the core, compared with the engine of rows in Python in the same run.
+"""Rows of interleaved ranks folded by the core.
 
     python -m bench.analysis.core [--ranks N] [--blocks N] [--rounds N] [--json]
 
 A group of so many ranks pushes blocks of five rows in turn, as an aggregator sees them; a row has twelve phases, seven
-of them with time. Each round times both in a fresh process on one core, in CPU time: folding a row, comparing the ranks
-of its step and noting who is slow. The bars are 1 us a row and 600 bytes a rank. A row that waits for those of
+of them with time. Each round is a fresh process on one processor core, timed in CPU time: folding a row, comparing the
+ranks of its step and noting who is slow. The bars are 1 us a row and 600 bytes a rank. A row that waits for those of
 the others of its group takes more, which is shown for a block of five rows of all ranks but one.
 """
 
@@ -14,17 +14,14 @@ import argparse
 import json
 import subprocess
 import sys
-from statistics import median
 
 RANKS, BLOCKS, ROUNDS, ROWS = 10_000, 6, 3, 5
 _TIMED = """
-import json, sys, time
+import json, os, sys, time
 from array import array
-from itertools import islice
-import os
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-which, ranks, blocks, rows = sys.argv[1], *map(int, sys.argv[2:])
-from goodput.account import Attempt, Row, Run
+ranks, blocks, rows = map(int, sys.argv[1:])
+from goodput._core import CoreRun
 from goodput.account.states import PHASE_STATES
 PHASES = tuple(PHASE_STATES)
 USUAL = (0, 3_000_000, 1_000_000, 40_000_000, 60_000_000, 8_000_000, 9_000_000, 0, 0, 0, 0, 0)
@@ -33,53 +30,32 @@ def row(rank, number):
     totals = tuple(ns * number + (rank * 7919 + number * 104_729) % 1000 * (ns > 0) for ns in USUAL)
     return number, number - 1, sum(totals), totals
 spent = 0.0
-if which == "core":
-    from goodput._core import CoreRun
-    run = CoreRun()
-    group = run.group()
+run = CoreRun()
+group = run.group()
+for rank in range(ranks):
+    run.attempt(rank, 0, group, PHASE_STATES.values())
+for block in range(blocks):
+    values = array("q")
     for rank in range(ranks):
-        run.attempt(rank, 0, group, PHASE_STATES.values())
-    for block in range(blocks):
-        values = array("q")
-        for rank in range(ranks):
-            for number in range(1 + block * rows, 1 + (block + 1) * rows):
-                number, step, end, totals = row(rank, number)
-                values.extend((number, step, end, 0, 0, *totals, *NOTHING))
-        began = time.process_time()
-        run.fold_blocks(array("i", range(ranks)), array("q", [rows] * ranks), values)
-        spent += time.process_time() - began
-    bytes_a_rank = run.memory_bytes() / ranks
-    width = len(values) // ranks
-    for at in range(0, len(values), len(PHASES) * 2 + 5):
-        values[at], values[at + 1] = values[at] + rows, values[at + 1] + rows
-    run.fold_blocks(array("i", range(ranks - 1)), array("q", [rows] * (ranks - 1)), values[: -width])
-    bytes_waiting = run.memory_bytes() / ranks
-else:
-    from goodput.account.account import Engine
-    from goodput.account.facts import gather
-    run = Run("r")
-    for rank in range(ranks):
-        run.attempts[rank, 1] = Attempt(rank, 1, 0, phases=PHASES, world_size=ranks)
-        run.attempts[rank, 1].add_rows([Row(*row(rank, 1)[:2], 0, *row(rank, 1)[2:3], 0, row(rank, 1)[3], NOTHING)])
-    engine = Engine(run, gather(run, 10**18, 60 * 10**9))
-    for block in range(blocks):
-        mine = [
-            ((rank, 1), Row(number, number - 1, 0, end, 0, totals, NOTHING))
-            for rank in range(ranks)
-            for number, _, end, totals in (row(rank, at) for at in range(1 + block * rows, 1 + (block + 1) * rows))
-        ]
-        began = time.process_time()
-        for key, one in mine:
-            engine.row(key, one)
-        spent += time.process_time() - began
-    bytes_a_rank = bytes_waiting = None
+        for number in range(1 + block * rows, 1 + (block + 1) * rows):
+            number, step, end, totals = row(rank, number)
+            values.extend((number, step, end, 0, 0, *totals, *NOTHING))
+    began = time.process_time()
+    run.fold_blocks(array("i", range(ranks)), array("q", [rows] * ranks), values)
+    spent += time.process_time() - began
+bytes_a_rank = run.memory_bytes() / ranks
+width = len(values) // ranks
+for at in range(0, len(values), len(PHASES) * 2 + 5):
+    values[at], values[at + 1] = values[at] + rows, values[at + 1] + rows
+run.fold_blocks(array("i", range(ranks - 1)), array("q", [rows] * (ranks - 1)), values[: -width])
+bytes_waiting = run.memory_bytes() / ranks
 us_a_row = spent / (ranks * blocks * rows) * 1e6
 print(json.dumps({"us_a_row": us_a_row, "bytes_a_rank": bytes_a_rank, "bytes_waiting": bytes_waiting}))
 """
 
 
-def timed(which: str, ranks: int, blocks: int) -> dict[str, float]:
-    command = [sys.executable, "-c", _TIMED, which, str(ranks), str(blocks), str(ROWS)]
+def timed(ranks: int, blocks: int) -> dict[str, float]:
+    command = [sys.executable, "-c", _TIMED, str(ranks), str(blocks), str(ROWS)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
 
@@ -91,20 +67,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found: dict[str, list[dict[str, float]]] = {"core": [], "rows in Python": []}
+    found = []
     for at in range(options.rounds):
         print(f"round {at + 1} of {options.rounds}", file=sys.stderr)
-        for which, results in found.items():
-            results.append(timed(which, options.ranks, options.blocks))
-    costs = {which: [one["us_a_row"] for one in results] for which, results in found.items()}
-    size, waiting = found["core"][0]["bytes_a_rank"], found["core"][0]["bytes_waiting"]
+        found.append(timed(options.ranks, options.blocks))
+    costs = [one["us_a_row"] for one in found]
+    size, waiting = found[0]["bytes_a_rank"], found[0]["bytes_waiting"]
     if options.json:
         print(json.dumps({"us_a_row": costs, "bytes_a_rank": size, "bytes_waiting": waiting}))
         return 0
-    for which, own in costs.items():
-        ratio = median(own) / median(costs["core"])
-        print(f"{which:<16} {', '.join(f'{one:.2f}' for one in own)} us a row, {ratio:.0f} times the core")
-    print(f"core: {size:.0f} bytes a rank, {waiting:.0f} while five of its rows wait")
+    print(f"{', '.join(f'{one:.2f}' for one in costs)} us a row")
+    print(f"{size:.0f} bytes a rank, {waiting:.0f} while five of its rows wait")
     return 0
 
 
