@@ -10,13 +10,8 @@ from __future__ import annotations
 
 from operator import add
 
-<<<<<<< HEAD
 from goodput.account.attempts import Attempt, states_of_phases
 from goodput.account.states import INDEX
-=======
-from goodput.account.attempts import Attempt
-from goodput.account.states import INDEX, state_of
->>>>>>> aggtests
 
 _PRODUCTIVE, _LAUNCH = INDEX["productive"], INDEX["launch"]
 
@@ -26,26 +21,13 @@ def is_cut(attempt: Attempt) -> bool:
     return attempt.hardware.get("idle_ns", 0) > attempt.hardware.get("compute_ns", 0)
 
 
-<<<<<<< HEAD
 def states_of(attempt: Attempt, sums) -> list[int]:
     """An attempt's ns per state, its idle time in `launch`."""
     states = list(map(add, sums.kept, sums.rest))
     moved = idle_part(attempt, sums.compute_ns, states[_PRODUCTIVE])
-=======
-def states_of(attempt: Attempt, fold) -> list[int]:
-    """A finished fold's ns per state, its idle time in `launch`."""
-    states = list(map(add, fold.kept, fold.rest))
-    moved = idle_part(attempt, max(fold.compute_ns, _reported_compute_ns(attempt)), states[_PRODUCTIVE])
->>>>>>> aggtests
     states[_PRODUCTIVE] -= moved
     states[_LAUNCH] += moved
     return states
-
-
-def _reported_compute_ns(attempt: Attempt) -> int:
-    """All compute of an attempt as it was last reported: that of a window may end before."""
-    named = zip(attempt.phases, attempt.totals, strict=False)
-    return sum(ns for phase, ns in named if state_of(phase, attempt.phase_states) == _PRODUCTIVE)
 
 
 def idle_part(attempt: Attempt, compute_ns: int, productive_ns: int) -> int:

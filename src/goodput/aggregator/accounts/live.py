@@ -36,13 +36,9 @@ ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
 # More rows are not folded together: as columns they take some 60 MB.
 TOGETHER_ROWS_MAX = 1 << 18
 BEHIND_NS_MAX = 60 * 10**9
-<<<<<<< HEAD
-_NUMBER, _ROWS, _LATE, _END = (READ_INDEX[name] for name in ("number", "rows", "late_rows", "end_ns"))
-=======
-_NUMBER, _ROWS, _LATE, _PENDING = (
-    READ_INDEX[name] for name in ("number", "rows", "late_rows", "pending_rows")
+_NUMBER, _ROWS, _LATE, _END, _PENDING = (
+    READ_INDEX[name] for name in ("number", "rows", "late_rows", "end_ns", "pending_rows")
 )
->>>>>>> aggtests
 
 
 class NeedsHistory(Exception):
