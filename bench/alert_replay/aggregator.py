@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from goodput import causes
-from goodput.account import rank_groups
 from goodput.account.attempts import EndMark
 from goodput.aggregator.accounts import live
 from goodput.aggregator.accounts.abandonment import START_SECONDS, Abandonment
@@ -41,7 +40,6 @@ PROCESS_RATES = {
 PROCESS_MEMORY_BYTES = 120e6
 LEDGER_BYTES, LEDGER_BYTES_A_ROW = 118_784, 44  # docs/ledger.md
 REQUEST_SECONDS = 0.002
-WAITING_MAX = 4
 _ADVISERS = functools.cache(causes.advisers)
 
 
@@ -51,14 +49,6 @@ class _Accounts(Accounts):
     def __init__(self, store: Store, clock_ns, **given):
         super().__init__(store, history=History(None), clock_ns=clock_ns, **given)
 
-    def account(self, name, now_ns=None):
-        found = super().account(name, now_ns)
-        groups = self._lives[name]._engine.groups
-        # Steps not yet compared would be compared again at each call: after a restart that is all of the run's steps.
-        if len(groups._waiting) > WAITING_MAX:
-            groups.sweep()
-        return found
-
 
 @contextmanager
 def adapted() -> Iterator[None]:
@@ -66,8 +56,6 @@ def adapted() -> Iterator[None]:
     changes = (
         # Rows that were released could only be read from a ledger, in a child process.
         (live, "ROWS_MAX", 1 << 40),
-        # Calls are minutes apart here, so steps are compared as they arrive; the result is the same.
-        (rank_groups, "SWEEP_ENTRIES", 8),
         # The folder of causes would be listed at every scrape, which is most of the work for a small run.
         (causes, "advisers", _ADVISERS),
     )

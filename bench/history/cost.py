@@ -4,7 +4,7 @@
 
 A run of steps of a second on an SQLite ledger, a committed checkpoint every 1 000 steps. With `push` the real `goodput
 serve` receives it, as nodes of 8 ranks push that catch up after an outage: up to 1 024 steps a rank, all nodes in turn; some 4 us
-of CPU a rank-step. With `write` its ledger is written directly (ledger.py), 0.3 us a rank-step and 17 bytes of
+of CPU a rank-step. With `write` its ledger is written directly (ledger.py), 1.5 us a rank-step and 17 bytes of
 disk. Then, while the run is live:
 
     windows     /account?start=&end= of some lengths, at random places and at the run's end: seconds, CPU seconds and peak memory

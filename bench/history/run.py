@@ -15,7 +15,7 @@ from goodput.wire.step_columns import encode
 
 RUN, RANKS, RANKS_OF_NODE = "history", 128, 8
 STEP_NS, CHECKPOINT_STEPS = 10**9, 1000
-# After so many steps the ranks wait as before: a state of a fold grows by the same from one such period to the next.
+# After so many steps the ranks wait as before.
 PERIOD_STEPS = 1 << 15
 
 

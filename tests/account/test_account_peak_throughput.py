@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterable
 from fractions import Fraction
 
 import pytest
@@ -18,20 +17,20 @@ SECOND = 10**9
 STRETCH_STEPS = 32
 
 
-def pace_of(*rows: tuple[int, float, float]) -> float | None:
-    """The rate of the core after rows of (steps, samples, seconds)."""
-    return rate_of((count, round(samples), ns(seconds)) for count, samples, seconds in rows)
+def pace_of(*rows: tuple[int, int, float]) -> float | None:
+    """The rate after a first step and rows of (steps, samples, seconds)."""
+    return rate_of([(count, samples, ns(seconds)) for count, samples, seconds in rows])
 
 
-def rate_of(rows: Iterable[tuple[int, int, int]]) -> float | None:
-    """The same of rows of (steps, samples, ns), after a first step, which shows no rate."""
-    run = CoreRun()
+def rate_of(rows: list[tuple[int, int, int]]) -> float | None:
+    """The same of ns."""
+    run, values = CoreRun(), array("q", [1, 0, SECOND, 0, 0, SECOND, 0])
     run.attempt(0, 0, run.group(), ["productive"])
-    values, number, end_ns, samples = array("q", (1, 0, SECOND, 0, 0, SECOND, 0)), 1, SECOND, 0
-    for count, more, took_ns in rows:
-        number, end_ns, samples = number + count, end_ns + took_ns, samples + more
-        values.extend((number, number - 1, end_ns, samples, 0, end_ns, 0))
-    run.fold(0, values)
+    number, all_samples, end_ns = 1, 0, SECOND
+    for count, samples, ns_spent in rows:
+        number, all_samples, end_ns = number + count, all_samples + samples, end_ns + ns_spent
+        values.extend([number, number - 1, end_ns, all_samples, 0, end_ns, 0])
+    assert run.fold(0, values).wrong == 0
     return run.rates()[0] or None
 
 
@@ -94,7 +93,7 @@ def test_rows_of_any_size_equal_single_steps(part):
             for _ in range(dice.randrange(1, 80))
         ]
         want = by_steps(rows)
-        assert want is not None and rate_of(rows) == pytest.approx(float(want * SECOND), rel=1e-12), seed
+        assert rate_of(rows) == pytest.approx(float(want * SECOND), rel=1e-12), seed
         assert want >= Fraction(sum(s for _, s, _ in rows), sum(t for *_, t in rows))
 
 

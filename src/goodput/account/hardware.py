@@ -21,10 +21,10 @@ def is_cut(attempt: Attempt) -> bool:
     return attempt.hardware.get("idle_ns", 0) > attempt.hardware.get("compute_ns", 0)
 
 
-def states_of(attempt: Attempt, fold) -> list[int]:
-    """A finished fold's ns per state, its idle time in `launch`."""
-    states = list(map(add, fold.kept, fold.rest))
-    moved = idle_part(attempt, fold.compute_ns, states[_PRODUCTIVE])
+def states_of(attempt: Attempt, sums) -> list[int]:
+    """An attempt's ns per state, its idle time in `launch`."""
+    states = list(map(add, sums.kept, sums.rest))
+    moved = idle_part(attempt, sums.compute_ns, states[_PRODUCTIVE])
     states[_PRODUCTIVE] -= moved
     states[_LAUNCH] += moved
     return states

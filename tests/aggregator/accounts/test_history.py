@@ -20,9 +20,11 @@ from goodput.account import compute, document
 from goodput.account.states import INDEX
 from goodput.aggregator.accounts import history as history_module
 from goodput.aggregator.accounts import rolling
+from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History, HistoryError
 from goodput.aggregator.accounts.past import HELD_LEAST, Past, account_of
 from goodput.aggregator.accounts.slices import AT_A_TIME_SECONDS
+from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.fair_queue import INTERNAL
 from goodput.aggregator.ledger import page_reader
 from goodput.aggregator.memory_bound import MemoryBound
@@ -132,9 +134,14 @@ def test_short_window_of_long_run_reads_little(ledger, monkeypatch):
 
     one = Process()
     ingest = aggregator(ledger)
+    accounts = Accounts(ingest._store, stall_seconds=60, stale_seconds=30.0, history=History(ledger))
+    snapshots = Snapshots(accounts, ingest)
     for _ in range(20):
         one.steps(200, forward=0.5, loader=0.25)
         take(ingest, body_of(rank_report(one, rows=one.rows[-200:])))
+        accounts.expire("r1")
+        accounts.account("r1", one.now_ns)
+        asyncio.run(snapshots.write("r1", accounts._lives["r1"]))
     run = ingest._store.runs["r1"]
     read = []
     pages = page_reader.PageReader.pages

@@ -63,7 +63,7 @@ def test_compute_efficiency_against_the_probed_peak(ledger, tmp_path):
         assert document["reachable"] == ({"compute_efficiency": pytest.approx(0.4)} if known else None)
         assert document["factors"]["compute_efficiency"] == pytest.approx(0.25)
     assert "25.0% of the nominal peak, 40.0% of the probed peak" in render(document, full=True)
-    assert_export_equals_live(ledger, ingest, tmp_path, ns(8))
+    assert_export_equals_live(ledger, ingest, tmp_path, processes[0].now_ns)
 
 
 def test_copies_to_the_device_of_the_rank_farthest_below_its_node(ledger, tmp_path):

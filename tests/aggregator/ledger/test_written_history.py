@@ -9,9 +9,7 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sql
 from bench.history import ledger as history_ledger
-from bench.history import run as history_run
 from bench.history.run import RUN, Pushes
-from goodput.columns import snapshot
 
 from goodput.account import Account, compute
 from goodput.aggregator.accounts.accounts import Accounts
@@ -24,18 +22,16 @@ from goodput.aggregator.ingest.store import Store
 from goodput.aggregator.ledger import closed_runs, compaction, page_reader, segments
 from goodput.aggregator.ledger.ledger import Ledger
 from goodput.aggregator.ledger.migrations.versions import version_5
+from goodput.aggregator.run_states import RunState, decode
 
-RANKS, PERIOD_STEPS, PERIODS, START_NS, STALE = 16, 256, 9, 1_700_000_000 * 10**9, 30.0
-STEPS = PERIODS * PERIOD_STEPS
+RANKS, STEPS, START_NS, STALE = 16, 2304, 1_700_000_000 * 10**9, 30.0
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """Pushes of 128 steps, of which the states of the last five periods are not folded."""
+    """Pushes of 128 steps."""
     monkeypatch.setattr("goodput.aggregator.accounts.snapshots.ROWS_MAX", 128 * RANKS)
     monkeypatch.setattr("goodput.aggregator.accounts.snapshots.STEPS_MAX", 128)
-    for module in (history_run, history_ledger):
-        monkeypatch.setattr(module, "PERIOD_STEPS", PERIOD_STEPS)
 
 
 def pushed(directory, is_compacted: bool = True) -> tuple[Ledger, Store]:
@@ -80,13 +76,12 @@ def blocks_of(ledger: Ledger) -> list[tuple]:
     return [tuple(row) for row in ledger.fetch(query.order_by(processes.c.rank, blocks.c.first))]
 
 
-def states_of(ledger: Ledger) -> dict[int, object]:
+def states_of(ledger: Ledger) -> dict[int, RunState]:
     found = {}
     for rows in ledger.segment_rows(RUN):
         body = ledger.segment(RUN, rows)
         assert body is not None
-        snapshot.decode(body)
-        found[rows] = history_ledger._numbers_of(body)
+        found[rows] = decode(body)
     return found
 
 

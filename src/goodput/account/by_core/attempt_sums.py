@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from operator import sub
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
-from goodput.account.attempts import Attempt, has_time
 from goodput.account.facts import Bound
 from goodput.account.states import INDEX, share, vector
 
@@ -56,14 +55,6 @@ class AttemptSums:
     is_slow: bool = False
     threshold_ns: int = 0  # from how long on a wait would be a stall now
     lengths: int = 0  # step lengths that are known of its rank
-
-    def best_rate(self) -> float | None:
-        """Samples per second of its fastest steps."""
-        return self.rate
-
-    def has_time(self, attempt: Attempt, phase: str) -> bool:
-        """See the function."""
-        return has_time(attempt, phase)
 
 
 def attempt_sums(values: Sequence[int]) -> AttemptSums:
@@ -152,8 +143,8 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
     return replace(
         sums,
-        kept=_later(sums.kept, before.kept),
-        rest=_later(sums.rest, before.rest),
+        kept=_not_negative(list(map(sub, sums.kept, before.kept))),
+        rest=list(map(sub, sums.rest, before.rest)),
         ending=list(map(sub, sums.ending, before.ending)),
         lost_by={
             number: (
@@ -166,15 +157,10 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     )
 
 
-def _later(states: list[int], before: list[int]) -> list[int]:
-    """What was added since `before`.
-
-    Where both end within a step, each has a part of it in whole ns, and a state may have less in the longer part. Then
-    the largest state has less instead.
-    """
-    found = list(map(sub, states, before))
-    while min(found) < 0 <= sum(found):
-        least = min(found)
-        found[found.index(least)] = 0
-        found[found.index(max(found))] += least
-    return found
+def _not_negative(states: list[int]) -> list[int]:
+    """Of a step that the border cuts each part was rounded down by itself: what is missing is of the largest."""
+    for at, ns in enumerate(states):
+        if ns < 0:
+            states[at] = 0
+            states[states.index(max(states))] += ns
+    return states

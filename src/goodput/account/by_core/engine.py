@@ -22,7 +22,7 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9
-STEP_MAX = (1 << 62) - 1
+STEP_MAX = TIME_MAX = (1 << 62) - 1
 ROWS_AT_A_TIME = 1024
 _LOST = INDEX["lost"]
 
@@ -67,8 +67,9 @@ class CoreEngine:
         self.groups: dict[tuple[int, str], int] = {}  # by attempt number and name, "" for a pipeline
         self.wrong = 0  # rows with numbers out of range
         self.ended: set[Key] = set()  # attempts whose groups do not wait for them any more
-        # The core has no time below 0.
-        self.origin_ns = min([0, *(attempt.start_ns for attempt in run.attempts.values())])
+        # The core has no time below 0 and none from TIME_MAX on.
+        first_ns = min((attempt.start_ns for attempt in run.attempts.values()), default=0)
+        self.origin_ns = 0 if 0 <= first_ns < TIME_MAX // 2 else first_ns
         self._units: dict[str, int] = {}
         self._of_rank: dict[int, Key] = {}  # the last of each rank's attempts
         self._told: dict[Key, Told] = {}
@@ -166,7 +167,7 @@ class CoreEngine:
         states, place = states_of_phases(attempt), (group, *self._place_of(attempt)[1:])
         self.places[key] = self.core.attempt(
             attempt.rank,
-            attempt.start_ns - self.origin_ns,
+            self._time(attempt.start_ns),
             group,
             [STATES[state] for state in states],
             before=-1 if before is None else self.places[before],
@@ -179,8 +180,8 @@ class CoreEngine:
     def _tell(self, key: Key) -> None:
         """Tell the core an attempt's bound, limit and phases where they have changed. Raises CoreError."""
         bound, limit, _, restarts = self.facts.criteria(key)
-        from_ns = max(bound.from_ns - self.origin_ns, 0)
-        to_ns = max(bound.to_ns - self.origin_ns, from_ns)
+        from_ns = self._time(bound.from_ns)
+        to_ns = max(self._time(bound.to_ns), from_ns)
         # No step is below 0.
         points = [min(max(point, -1), STEP_MAX) for point, _ in restarts if point is not None]
         before, at = self._told[key], self.places[key]
@@ -227,6 +228,10 @@ class CoreEngine:
         for some in zip_longest(*turns):
             for key, rows in filter(None, some):
                 self.rows(key, rows)
+
+    def _time(self, ns: int) -> int:
+        """A time as the core has it."""
+        return min(max(ns - self.origin_ns, 0), TIME_MAX)
 
     def width(self, key: Key) -> int:
         """How many phases the rows of an attempt have."""
@@ -300,7 +305,7 @@ class CoreEngine:
         state = STATES[state_of(attempt.phase, attempt.phase_states)]
         known = padded(attempt.totals, self.width(key))
         before = own.rest[_LOST]
-        tail = self.core.tail(self.places[key], known, state, end_ns - self.origin_ns, how)
+        tail = self.core.tail(self.places[key], known, state, self._time(end_ns), how)
         add_tail(own, tail, bound, end_ns)
         lost = own.rest[_LOST] - before
         if lost and restarts:

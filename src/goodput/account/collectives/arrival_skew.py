@@ -1,6 +1,6 @@
 """How much of the waiting in each operation was for the last rank to arrive, and how much what all ranks paid.
 
-The account knows both of each step: `straggler`, and the rest (account/rank_groups.py). Of one operation it follows where
+The account knows both of each step: `straggler`, and the rest (_core/compare.c). Of one operation it follows where
 there is nothing else to wait in. Where there is, a rank has waited for others in an operation as long as it has waited
 beyond the rank that waited least a call: the rule of a step, applied to the sums of an attempt. Ranks that take turns in
 being last have about the same sums, so what is found in this way is too little, and used only where it is at least

@@ -36,7 +36,9 @@ ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
 # More rows are not folded together: as columns they take some 60 MB.
 TOGETHER_ROWS_MAX = 1 << 18
 BEHIND_NS_MAX = 60 * 10**9
-_NUMBER, _ROWS, _LATE, _END = (READ_INDEX[name] for name in ("number", "rows", "late_rows", "end_ns"))
+_NUMBER, _ROWS, _LATE, _END, _PENDING = (
+    READ_INDEX[name] for name in ("number", "rows", "late_rows", "end_ns", "pending_rows")
+)
 
 
 class NeedsHistory(Exception):
@@ -148,12 +150,19 @@ class IncrementalAccount:
         return None if late > max(self._late_at_end, self._late_steps) else engine
 
     def _let_go(self, engine: CoreEngine, facts: Facts, table: np.ndarray, waiting: set[Key]) -> None:
-        """Let groups go on without the attempts that are over, of which all rows are folded, or are silent."""
-        numbers = table[:, _NUMBER].tolist()
-        for own in facts.by_rank.values():
+        """Let groups whose rows wait go on without the attempts that are over, of which all rows are folded, or are silent.
+
+        Of others late rows may follow as if they had come in time.
+        """
+        numbers, pending = table[:, _NUMBER].tolist(), table[:, _PENDING].tolist()
+        places, attempts = engine.places.items(), self.run.attempts
+        held = {engine.group_name(attempts[key]) for key, at in places if pending[at]}
+        for own in facts.by_rank.values() if held else ():
             for one in own:
                 key = one.rank, one.attempt
                 if key not in engine.places or key in engine.ended or key in waiting:
+                    continue
+                if engine.group_name(one) not in held:
                     continue
                 is_over = one is not own[-1] or one.known_end_ns() is not None
                 if one.top_number <= numbers[engine.places[key]] and (is_over or facts.bounds[key].running):
