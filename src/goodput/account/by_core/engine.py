@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Iterable
 from copy import copy
 from itertools import chain, zip_longest
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from goodput._core import DIED, ENDED, RUNNING, CoreError, CoreRun
+from goodput._core import DIED, ENDED, READ_COLUMNS, RUNNING, CoreError, CoreRun
 from goodput.account.attempts import Attempt, Row, Run, padded, states_of_phases
 from goodput.account.by_core.attempt_sums import AttemptSums, add_tail, attempt_sums
 from goodput.account.facts import Facts, Key
@@ -74,7 +74,7 @@ class CoreEngine:
         self._of_rank: dict[int, Key] = {}  # the last of each rank's attempts
         self._told: dict[Key, Told] = {}
         self._declared = -1  # how often attempts had declared something when they were last placed
-        self._follow(facts)
+        result_of(self._following(facts))
 
     @classmethod
     def restored(cls, run: Run, core: CoreRun, known: Known, stall_seconds: float) -> CoreEngine:
@@ -98,12 +98,16 @@ class CoreEngine:
 
     def follow(self, facts: Facts) -> bool:
         """Go on under newer facts of the same run; False, and it is of no more use, if folded rows would differ under them."""
+        return result_of(self.following(facts))
+
+    def following(self, facts: Facts) -> Slices[bool]:
+        """As `follow`, in slices."""
         try:
-            return self._follow(facts)
+            return (yield from self._following(facts))
         except CoreError:
             return False
 
-    def _follow(self, facts: Facts) -> bool:
+    def _following(self, facts: Facts) -> Slices[bool]:
         self.facts = facts
         stepping = [one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None]
         new = [one for one in stepping if (one.rank, one.attempt) not in self.places]
@@ -118,7 +122,10 @@ class CoreEngine:
             if self.core.settled(group) >= max(attempt.first_step or 0, 0):
                 return False
             self._begin(attempt, group)
-        for key in facts.bounds.keys() & self.places.keys():
+        yield
+        for at, key in enumerate(facts.bounds.keys() & self.places.keys()):
+            if at % AT_A_TIME == 0:
+                yield
             self._tell(key)
         return True
 
@@ -274,7 +281,7 @@ class CoreEngine:
             self.leave((attempt.rank, attempt.attempt))
         if not attempts:
             return {}
-        values = cast("list[list[int]]", self.core.read_all().tolist())
+        values, width = self.core.read_all().cast("B").cast("q"), len(READ_COLUMNS)
         yield
         rates, found = self.core.rates(), {}
         for at, attempt in enumerate(attempts):
@@ -282,7 +289,7 @@ class CoreEngine:
                 yield
             key = attempt.rank, attempt.attempt
             place = self.places[key]
-            own = found[key] = attempt_sums(values[place])
+            own = found[key] = attempt_sums(values[width * place : width * (place + 1)].tolist())
             own.end_ns += self.origin_ns
             own.rate = rates[place] or None
             if own.lost_steps or own.rest[_LOST]:

@@ -116,7 +116,7 @@ class IncrementalAccount:
 
         None where folded rows would differ, now that these are known. `is_new` is an engine without rows.
         """
-        if not engine.follow(facts):
+        if not (yield from engine.following(facts)):
             return None
         yield
         wanted = wanted_of(engine)
