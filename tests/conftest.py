@@ -49,7 +49,7 @@ LONG = (
     "test_dashboards_render.py",
     "test_tracebacks.py",
     "test_ledger_command.py",
-    "test_step_batches.py",
+    "test_blocks_of_lines.py",
     "test_page_reader.py",
     "test_node_hardware.py",
     "test_report_versions.py",

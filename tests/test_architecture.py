@@ -35,7 +35,7 @@ PACKAGES = {
     "probe": ["account", "flops", "user_cache"],
     "web": ["account", "wire"],
     "log_lines": ["account", "wire"],
-    "runlog": ["account", "defaults", "histograms", "log_lines", "wire"],
+    "runlog": ["account", "defaults", "histograms", "log_lines", "slices", "wire"],
     "estimates": [],
     "story": ["account", "estimates", "runlog"],
     "sdk": [],

@@ -2,11 +2,12 @@
 
     python -m bench.analysis.replay [--lines N] [--rounds N] [--json]
 
-A log of eight ranks is written first: steps with four phases, and a beat now and then. Each round times the bare
-pass and the replay in turn, each in a fresh process on one core; figures and ratios are medians over rounds. The bare
-pass reads the file once and keeps nothing: the least that a Python tool pays. The replay reads it twice, and decodes
-with msgspec into NumPy columns, which it folds. The bar is twice the bare pass; memory must not grow with lines, which a
-test checks.
+A log of eight ranks is written first: steps with four phases, and a beat now and then. Its numbers are floats of full
+length, and its steps are not alike, as a trainer that logs what it measured writes them: both cost a replay more than
+few digits and equal steps do. Each round times the bare pass and the replay in turn, each in a fresh process on one core;
+figures and ratios are medians over rounds. The bare pass reads the file once and keeps nothing: the least that a Python
+tool pays. The replay reads it twice, and decodes with msgspec into rows, which the core folds. The bar is the bare pass;
+memory must not grow with lines, which a test checks.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 from statistics import median
 
 LINES, ROUNDS, RANKS = 1_000_000, 3, 8
+START, PHASES = 1_700_000_000.0, ("loader", "forward", "backward", "communication")
 _TIMED = """
 import json, resource, sys, time
 if hasattr(__import__("os"), "sched_setaffinity"):
@@ -48,21 +51,24 @@ print(json.dumps({
 
 def write(path: Path, lines: int) -> None:
     """A log of so many lines."""
+    dice, ends = Random(1), [START] * RANKS
     with open(path, "w", encoding="ascii") as file:
-        file.write(f'{{"kind":"run","time":0,"run":"bench","world_size":{RANKS}}}\n')
+        file.write(f'{{"kind":"run","time":{START},"run":"bench","world_size":{RANKS}}}\n')
         for rank in range(RANKS):
-            file.write(f'{{"kind":"attempt","time":0,"rank":{rank},"attempt":1,"host":"n{rank // 4}"}}\n')
+            place = f'"time":{START},"rank":{rank},"attempt":1'
+            file.write(f'{{"kind":"attempt",{place},"host":"n{rank // 4}"}}\n')
         for i in range(lines - RANKS - 1):
             step, rank = divmod(i, RANKS)
-            wait = 0.05 + 0.001 * ((step * 7 + rank * 3) % 11)
-            place = f'"time":{0.25 * (step + 1)},"rank":{rank},"attempt":1'
+            spent = [most * dice.random() for most in (0.02, 0.12, 0.2, 0.05)]
+            seconds = sum(spent) + 0.01 * dice.random()
+            ends[rank] += seconds + 0.001
+            place = f'"time":{ends[rank]!r},"rank":{rank},"attempt":1'
             if step % 50 == 49:
                 file.write(f'{{"kind":"beat",{place}}}\n')
                 continue
-            phases = f'"loader":0.01,"forward":0.06,"backward":{0.18 - wait:.3f},"communication":{wait:.3f}'
-            file.write(
-                f'{{"kind":"step",{place},"step":{step},"seconds":0.25,"phases":{{{phases}}},"samples":64}}\n'
-            )
+            phases = ",".join(f'"{phase}":{one!r}' for phase, one in zip(PHASES, spent, strict=True))
+            length = f'"step":{step},"seconds":{seconds!r}'
+            file.write(f'{{"kind":"step",{place},{length},"phases":{{{phases}}},"samples":64}}\n')
 
 
 def time_one(what: str, path: Path) -> dict:

@@ -1,6 +1,6 @@
 """Defaults that the commands and what they call share. Importing this costs nothing, so that `--help` stays quick."""
 
-STALL_SECONDS = 60.0  # the shortest stall: see account/stall_threshold.py
+STALL_SECONDS = 60.0  # the shortest stall: see _core/history.c
 STALE_SECONDS = 30.0  # a rank without a report for this long is unobserved
 ABANDONED_SECONDS = 86_400.0  # a run without a sign of life for this long is abandoned
 START_DAYS_MAX = 7.0  # so long ago a rank's process may have begun that an aggregator did not know

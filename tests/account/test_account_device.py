@@ -6,8 +6,6 @@ import pytest
 from support.account.account_history import Process, ns
 
 from goodput.account import Run, compute, document
-from goodput.account.account import Engine
-from goodput.account.facts import gather
 from goodput.account.text import render
 from goodput.causes import explain
 
@@ -58,17 +56,6 @@ def test_missing_rows_lose_no_device_time():
     one.finished()
     attempt = one.attempt(rows=[one.rows[0], one.rows[4], one.rows[9]])
     assert share(Run("r", {(0, 1): attempt}), 10) == 0.5
-
-
-def test_fold_after_begin_counts_later_rows():
-    one = Process().step(forward=1, device=True).step(forward=1).step(forward=1, device=True).finished()
-    run = run_of(one)
-    engine = Engine(run, gather(run, ns(3), ns(60), None, False, None))
-    fold = engine.folds[0, 1]
-    fold.begin(one.rows[0])
-    for row in one.rows[1:]:
-        engine.row((0, 1), row)
-    assert fold.device_ns == ns(1)
 
 
 @pytest.mark.parametrize(("device", "words"), [(True, "100.0 % on the device clock"), (False, "host clock")])

@@ -6,7 +6,6 @@ import pytest
 from support.account.account_history import Process, account_of, assert_closes, ns, of_rank, run_of
 
 from goodput.account import compute
-from goodput.account.stall_threshold import StepLengths
 from goodput.account.states import PHASE_STATES, STATES, USER_STATES
 
 BUSY = {
@@ -137,21 +136,23 @@ def test_long_first_step_is_compile_not_stall():
 
 def test_stall_threshold_is_ten_times_p99():
     def threshold_ns(lengths, least_seconds=60.0):
-        found = StepLengths(int(least_seconds * 1e8))
-        for length in lengths:
-            found.add(length)
-        return found.threshold_ns(least_seconds)
+        one = Process().step(forward=9)  # counts for no threshold
+        for seconds in lengths:
+            one.step(forward=seconds)
+        return account_of(one.finished(), now=5000, stall_seconds=least_seconds).threshold_ns
 
     assert threshold_ns([]) == ns(60)
-    assert threshold_ns([ns(1)] * 1000) == ns(60)
-    assert threshold_ns([ns(1)] * 99 + [ns(7)]) == ns(60), (
-        "the lower 99th percentile of 100 is the second largest"
+    assert threshold_ns([1] * 1000) == ns(60)
+    assert threshold_ns([1] * 99 + [7]) == ns(60), "the lower 99th percentile of 100 is the second largest"
+    assert threshold_ns([1] * 98 + [7] * 2) == ns(70)
+    assert threshold_ns([1] * 7 + [50]) == ns(60) and threshold_ns([1] * 6 + [50]) == ns(500), (
+        "of fewer than eight the longest counts"
     )
-    assert threshold_ns([ns(1)] * 98 + [ns(7)] * 2) == ns(70)
-    assert threshold_ns([ns(1)] * 3 + [ns(50)]) == ns(60), "the median counts where steps are few"
-    assert threshold_ns([ns(7), ns(50)]) == ns(70)
-    assert threshold_ns([ns(1)] * 100, least_seconds=0.5) == ns(10)
-    assert threshold_ns([ns(0.01)] * 100, least_seconds=0.5) == ns(0.5)
+    assert threshold_ns([7, 50]) == ns(500)
+    # Of the last 1,024 the 12 longest are beyond the 99th percentile, or it is the last of them.
+    assert threshold_ns([50] * 12 + [1] * 1012) == ns(500) and threshold_ns([50] * 12 + [1] * 1013) == ns(60)
+    assert threshold_ns([1] * 100, least_seconds=0.5) == ns(10)
+    assert threshold_ns([0.01] * 100, least_seconds=0.5) == ns(0.5)
 
 
 def test_long_step_is_stall_except_planned_phases():

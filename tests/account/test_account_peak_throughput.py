@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import random
-from copy import copy
+from array import array
 from fractions import Fraction
 
 import pytest
-from goodput.account.peak_throughput import STRETCH_STEPS, PeakThroughput
 from support.account.account_history import Process, assert_closes, ns, run_of
 
+from goodput._core import CoreRun
 from goodput.account import compute, document, figures
 from goodput.account.text import render
 
 SECOND = 10**9
+STRETCH_STEPS = 32
 
 
-def pace_of(*rows: tuple[int, float, float]) -> float | None:
-    """The rate after rows of (steps, samples, seconds)."""
-    pace = PeakThroughput()
-    for count, samples, seconds in rows:
-        pace.add(count, samples, ns(seconds))
-    return pace.rate()
+def pace_of(*rows: tuple[int, int, float]) -> float | None:
+    """The rate after a first step and rows of (steps, samples, seconds)."""
+    return rate_of([(count, samples, ns(seconds)) for count, samples, seconds in rows])
+
+
+def rate_of(rows: list[tuple[int, int, int]]) -> float | None:
+    """The same of ns."""
+    run, values = CoreRun(), array("q", [1, 0, SECOND, 0, 0, SECOND, 0])
+    run.attempt(0, 0, run.group(), ["productive"])
+    number, all_samples, end_ns = 1, 0, SECOND
+    for count, samples, ns_spent in rows:
+        number, all_samples, end_ns = number + count, all_samples + samples, end_ns + ns_spent
+        values.extend([number, number - 1, end_ns, all_samples, 0, end_ns, 0])
+    assert run.fold(0, values).wrong == 0
+    return run.rates()[0] or None
 
 
 def throughput_of(*processes: Process, picked=None):
@@ -82,12 +92,8 @@ def test_rows_of_any_size_equal_single_steps(part):
             )
             for _ in range(dice.randrange(1, 80))
         ]
-        pace = PeakThroughput()
-        for row in rows:
-            pace.add(*row)
         want = by_steps(rows)
-        assert pace.rate() == pytest.approx(float(want * SECOND), rel=1e-12), seed
-        assert pace.rate() == copy(pace).rate()
+        assert rate_of(rows) == pytest.approx(float(want * SECOND), rel=1e-12), seed
         assert want >= Fraction(sum(s for _, s, _ in rows), sum(t for *_, t in rows))
 
 

@@ -94,6 +94,14 @@ def test_threshold_goes_on_in_the_next_attempt(alone):
     assert threshold(later.steps(productive=400)) == 100
 
 
+def test_next_attempt_goes_on_with_longest_phases_alone(alone):
+    """The only step before is a first one, which is no usual length."""
+    alone.steps(productive=200, evaluation=300)
+    later = Rank(alone.run, 0, alone.run.group(), before=alone.index, start=1000).steps(2, productive=1)
+    assert later.read("longest_evaluation") == [300 * SECOND]
+    assert threshold(later) == 60
+
+
 def test_step_is_a_stall_by_the_steps_before_it(alone):
     """105 s with 5 s of compute, 90 s in a collective and 10 s of a planned phase; longer steps later change nothing."""
     alone.steps(10, productive=2).steps(productive=5, communication=90, evaluation=10)
@@ -383,3 +391,14 @@ def test_part_of_a_snapshot_is_refused(alone):
             CoreRun.restore(saved[:size])
     with pytest.raises(CoreError):
         CoreRun.restore(saved + b"\0")
+
+
+def test_attempt_takes_over_longest_phases_without_long_steps():
+    """Of the attempt before it, which has a long evaluation and no step that could matter to a threshold."""
+    run = CoreRun()
+    group = run.group()
+    first = Rank(run, 0, group).steps(2, productive=1).gap(evaluation=600).steps(2, productive=1)
+    second = Rank(run, 0, group, before=first.index, start=first.end / SECOND)
+    second.steps(2, productive=1).gap(evaluation=6000).steps(1, productive=1)
+    assert second.read("outside_evaluation", "outside_stall") == [6000, 0]
+    assert run.planned(second.index)[1] == 6000 * SECOND

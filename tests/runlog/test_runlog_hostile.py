@@ -430,3 +430,25 @@ def test_no_line_with_internal_fields_is_known(name, value):
     raw = b'{"kind":"beat","time":1,"internal %s":%s}' % (name.encode(), value)
     with suppress(LineError):
         assert type(parse(raw)) is not KnownLine
+
+
+def test_times_too_far_apart_are_refused(tmp_path):
+    lines = [
+        b'{"kind":"beat","rank":%d,"time":%d}\n' % one for one in ((0, -4_000_000_000), (1, 4_000_000_000))
+    ]
+    with pytest.raises(LogError, match="run 'run': its times are more than 146 years apart"):
+        found_in(tmp_path / "log", b"".join(lines))
+
+
+def test_more_phases_than_the_core_takes(tmp_path):
+    """Those beyond count as what they are, under one name for each state."""
+    states = json.dumps({f"p{i}": ("loader", "forward", "h2d")[i % 3] for i in range(900)})
+    attempt = f'{{"kind":"attempt","time":0,"rank":0,"attempt":1,"phase_states":{states}}}\n'
+    lines = [
+        f'{{"kind":"step","time":{i + 1},"rank":0,"attempt":1,"step":{i},"seconds":1,"phases":{{"p{i}":0.75}}}}\n'
+        for i in range(900)
+    ]
+    (found,) = found_in(tmp_path / "log", (attempt + "".join(lines)).encode())
+    states = document(found.account)["states"]
+    assert (states["loader"], states["h2d"], states["unattributed"]) == (225.0, 225.0, 225.0 + 225.0)
+    assert len(found.account.straggler.phases[0, 1].phases) < 256

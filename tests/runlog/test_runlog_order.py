@@ -103,3 +103,18 @@ def test_steps_without_length_in_any_order(tmp_path):
     assert '"kept": 6' in expected
     assert figures(tmp_path / "log", head + steps[::-1] + end) == expected
     assert figures(tmp_path / "log", head + steps + steps[::-1] + end) == expected
+
+
+def test_long_ranks_may_follow_each_other(tmp_path):
+    """Also where the core could not keep all steps of one rank until those of the next come; with steps that are missing."""
+    lines = ['{"kind":"run","time":0,"run":"r1","world_size":2}']
+    for step in [*range(5000), *range(9000, 9500)]:
+        for rank in (0, 1):
+            fields = f'"time":{step + 1},"rank":{rank},"attempt":1,"step":{step},"seconds":1'
+            waited = 0.125 * (1 + (step + rank) % 3)
+            phases = f'{{"forward":{1 - waited},"communication":{waited}}}'
+            lines.append(f'{{"kind":"step",{fields},"phases":{phases}}}')
+    expected = figures(tmp_path / "log", lines)
+    assert '"straggler": 0.0' not in expected
+    ranks = sorted(lines, key=lambda x: json.loads(x).get("rank", -1))
+    assert figures(tmp_path / "log", ranks) == expected

@@ -308,7 +308,14 @@ static int64_t in_bound(const attempt *one, const row *own, int state)
 static attempt *heir(const core_run *run, const attempt *one, int64_t end_ns)
 {
     attempt *next = one->next >= 0 ? &run->attempts[one->next] : NULL;
-    return next && next->before == one - run->attempts && end_ns > next->sums.end_ns ? next : NULL;
+    return next && next->before == one - run->attempts && end_ns > next->start_ns ? next : NULL;
+}
+
+/* Whether the attempt after it has begun without a row that ends then. */
+static bool is_too_late(const core_run *run, const attempt *one, int64_t end_ns)
+{
+    const attempt *next = one->next >= 0 ? &run->attempts[one->next] : NULL;
+    return next && next->before < 0 && end_ns <= next->start_ns;
 }
 
 static void inherit(const core_run *run, attempt *one)
@@ -322,6 +329,7 @@ static void fold_row(core_run *run, attempt *one, int64_t *before, const int64_t
     const layout *by = &run->layouts[one->layout];
     history *past = &one->past;
     attempt *next = heir(run, one, values[ROW_END]);
+    one->sums.late_rows += is_too_late(run, one, values[ROW_END]);
     if (one->before >= 0)
         inherit(run, one);
     if (next)

@@ -98,7 +98,7 @@ enum {
     READ_LAST_STEPS,       /* compared steps in which others waited for it */
     READ_COMPARED_OWN,     /* own time of compared steps in the bounds of all ranks, but for the first one */
     READ_COMPARED_COUNT,   /* the number of these steps, those of rows of several too */
-    READ_LATE_ROWS,        /* rows of new steps that came after these were compared */
+    READ_LATE_ROWS,        /* rows of new steps that came after these were compared, or after the next attempt's that they precede */
     READ_STEPS,            /* lost ones among them; those that end in the bound */
     READ_WORK,             /* kept steps in billionths, those that cross the bound in part */
     READ_COMPUTE,          /* all compute in the bound, whatever its state, lost too */

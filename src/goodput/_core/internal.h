@@ -103,7 +103,7 @@ typedef struct {
 
 typedef struct {
     /* Up to `queued` these are saved as they are, so there are no gaps between them. */
-    int64_t rank, from_ns, to_ns, usual_steps; /* from, to: its bound, time outside it is not charged */
+    int64_t rank, start_ns, from_ns, to_ns, usual_steps; /* from, to: its bound, time outside it is not charged */
     attempt_sums sums;
     onset onset;
     int32_t group, unit, stage, layout;

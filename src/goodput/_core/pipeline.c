@@ -120,6 +120,15 @@ static int64_t bubble_ns(const group *of, wide step_ns)
     return (int64_t)(step_ns * (of->stages - 1) / (of->microbatches + of->stages - 1));
 }
 
+/* Of the next part of what is moved, what lies in the bound. `*moved` is what was moved before; the parts sum to what lies in the
+ * bound of their sum, so nothing of communication that is moved whole remains where a bound cuts it. */
+static int64_t next_within(const span *step, int64_t *moved, int64_t ns)
+{
+    int64_t before = within(step, *moved);
+    *moved += ns;
+    return within(step, *moved) - before;
+}
+
 /* Charge what the ranks of a unit wait for each other and for others; returns the first, adds the second to `*waited`. */
 static wide charge_unit(const schedule *found, const unit *own, compared *members, int32_t count, waits_for *waited)
 {
@@ -134,14 +143,15 @@ static wide charge_unit(const schedule *found, const unit *own, compared *member
         int64_t waits = kept_part(found, beyond - hidden), covered = kept_part(found, hidden);
         wide busy = (wide)step->communication + step->own - found->kept / count;
         int64_t bubble = least_of(bubble_ns(found->of, busy), step->communication - waits - covered - for_rank - for_stage);
-        int64_t straggler = within(step, waits) + within(step, covered) + within(step, for_rank) + within(step, for_stage);
-        move(found->run, members[i].of, straggler, within(step, bubble));
+        int64_t moved = 0, in_unit = next_within(step, &moved, waits), for_slow = next_within(step, &moved, for_rank);
+        int64_t hidden_part = next_within(step, &moved, covered), for_later = next_within(step, &moved, for_stage);
+        move(found->run, members[i].of, in_unit + for_slow + hidden_part + for_later, next_within(step, &moved, bubble));
         members[i].is_last = !beyond;
         members[i].is_longest = !beyond && own->own_ns == found->longest_ns;
-        in_group += within(step, waits);
-        waited->for_rank += within(step, for_rank);
-        waited->for_stage += within(step, covered) + within(step, for_stage);
-        waited->covered += within(step, covered);
+        in_group += in_unit;
+        waited->for_rank += for_slow;
+        waited->for_stage += hidden_part + for_later;
+        waited->covered += hidden_part;
     }
     return in_group;
 }

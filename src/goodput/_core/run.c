@@ -140,7 +140,7 @@ int core_attempt(core_run *run, const core_attempt_facts *facts)
     if (layout < 0)
         return CORE_NO_MEMORY;
     attempt *one = &run->attempts[run->count];
-    *one = (attempt){.rank = facts->rank, .to_ns = VALUE_MAX, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
+    *one = (attempt){.rank = facts->rank, .start_ns = facts->start_ns, .to_ns = VALUE_MAX, .group = facts->group, .unit = facts->unit, .stage = facts->stage,
                      .layout = layout, .onset = {.first = -1}, .sums = {.top_step = -1, .end_ns = facts->start_ns}};
     one->before = facts->before;
     one->next = -1;

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import add, mul
 from typing import Any, NamedTuple
 
-from goodput.account.attempts import Attempt, Failure, Run
+from goodput.account.attempts import Attempt, Failure, Run, has_time
 from goodput.account.collectives.arrival_skew import LeastWaits
 from goodput.account.collectives.operation_sums import Operations, comparing, exposed_of, summing
 from goodput.account.collectives.slow_link import SlowLink
@@ -371,10 +371,10 @@ def rank_account(
     result = RankAccount(rank, wall_ns=sum(end - start for start, end in some.spans), count=some.count)
     _describe(result, attempts, typical)
     for attempt in attempts:
-        fold = sums[rank, attempt.attempt]
-        _add_attempt(result, attempt, fold, restarts)
-        spent = [(kept + rest) * result.devices for kept, rest in zip(fold.kept, fold.rest, strict=True)]
-        once.add(attempt.attempt, spent, [ns * result.devices for ns in fold.ending])
+        own = sums[rank, attempt.attempt]
+        _add_attempt(result, attempt, own, restarts)
+        spent = [(kept + rest) * result.devices for kept, rest in zip(own.kept, own.rest, strict=True)]
+        once.add(attempt.attempt, spent, [ns * result.devices for ns in own.ending])
     for start, end, state, attempt in gaps(facts, rank):
         result.states[state] += end - start
         once.add_gap(attempt, state, (end - start) * result.devices)
@@ -442,37 +442,37 @@ def _total_steps(run: Run) -> int | None:
     return max(totals, default=None)
 
 
-def _add_attempt(result: RankAccount, attempt: Attempt, fold: Any, restarts: dict[int, Restart]) -> None:
+def _add_attempt(result: RankAccount, attempt: Attempt, sums: Any, restarts: dict[int, Restart]) -> None:
     """Add an attempt's sums to its rank's."""
-    states = states_of(attempt, fold)
+    states = states_of(attempt, sums)
     result.states = list(map(add, result.states, states))
     unit = f"{attempt.attempt} {attempt.stage} {attempt.group_name()}"  # whose waits are compared with this one's
-    result.exposed.append(exposed_of(attempt.collectives, states, unit, fold.device_ns > 0))
-    result.guessed_loader |= fold.has_time(attempt, ESTIMATED_LOADER)
-    result.guessed_update |= fold.has_time(attempt, ESTIMATED_OPTIMIZER)
+    result.exposed.append(exposed_of(attempt.collectives, states, unit, sums.device_ns > 0))
+    result.guessed_loader |= has_time(attempt, ESTIMATED_LOADER)
+    result.guessed_update |= has_time(attempt, ESTIMATED_OPTIMIZER)
     result.sampled |= attempt.hardware.get("compute_ns", 0) > 0
     energy = energy_mj(attempt, sum(states))
     if energy is not None:
         result.energy_mj += energy
         result.metered = list(map(add, result.metered, states))
-    result.kept_steps += fold.kept_steps
-    result.lost_steps += fold.lost_steps
-    result.kept_ns += fold.kept_ns
-    result.saved_ns += fold.saved_ns
-    result.device_ns += fold.device_ns
-    result.kept_samples += fold.kept_samples
+    result.kept_steps += sums.kept_steps
+    result.lost_steps += sums.lost_steps
+    result.kept_ns += sums.kept_ns
+    result.saved_ns += sums.saved_ns
+    result.device_ns += sums.device_ns
+    result.kept_samples += sums.kept_samples
     if result.flops is not None and attempt.flops_per_step is not None:
-        result.flops += fold.work * attempt.flops_per_step
+        result.flops += sums.work * attempt.flops_per_step
     if result.hardware_flops is not None and attempt.hardware_flops_per_step is not None:
-        result.hardware_flops += fold.work * attempt.hardware_flops_per_step
-    rate = fold.best_rate()
+        result.hardware_flops += sums.work * attempt.hardware_flops_per_step
+    rate = sums.rate
     if rate is not None:
         result.best_samples_per_second = max(rate, result.best_samples_per_second or 0.0)
     restart = restarts.get(attempt.attempt)
     if restart is not None:
         restart.devices += result.devices
-        restart.startup_gpu_ns += sum(fold.kept[i] + fold.rest[i] for i in BEGINNING) * result.devices
-    for number, (steps, ns) in fold.lost_by.items():
+        restart.startup_gpu_ns += sum(sums.kept[i] + sums.rest[i] for i in BEGINNING) * result.devices
+    for number, (steps, ns) in sums.lost_by.items():
         restarts[number].lost_steps += steps
         restarts[number].lost_gpu_ns += ns * result.devices
 

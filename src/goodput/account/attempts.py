@@ -320,17 +320,14 @@ class Run:
         return ranks
 
 
-def has_time(attempt: Attempt, phase: str, *more: Sequence[int]) -> bool:
-    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates.
-
-    `more` are totals besides the newest that it reported.
-    """
+def has_time(attempt: Attempt, phase: str) -> bool:
+    """Whether an attempt charged time to a phase that automatic instrumentation defines for what it estimates."""
     if phase not in attempt.phase_states:
         return False
     if phase not in attempt.phases:
         return True  # Of a run log, which names the phases that have time.
     column = attempt.phases.index(phase)
-    return any(totals[column] > 0 for totals in (attempt.totals, *more) if len(totals) > column)
+    return len(attempt.totals) > column and attempt.totals[column] > 0
 
 
 def states_of_phases(attempt: Attempt) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def advice_order(account: Account, causes: list[Cause]) -> list[str]:
 def throughput(account: Account) -> Throughput:
     """Kept samples (or tokens) per second of wall time, against an ideal: the user's, or the best the run has shown.
 
-    The best shown is, per rank, its fastest stretch of peak_throughput.STRETCH_STEPS steps, and at least its mean over
+    The best shown is, per rank, its fastest stretch of 32 steps (_core/peak.c), and at least its mean over
     its wall time. `goodput` is the ratio of sums over ranks, samples / (ideal rate x wall time); None if it would be
     above 1, which only a wrong declared ideal can cause (see input_errors). Where only some of the ranks that step report
     samples, they stand for all, since the samples may be those of the whole batch; see `_samples_basis`.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from operator import add
 
-from goodput.account.attempts import Attempt
-from goodput.account.states import INDEX, state_of
+from goodput.account.attempts import Attempt, states_of_phases
+from goodput.account.states import INDEX
 
 _PRODUCTIVE, _LAUNCH = INDEX["productive"], INDEX["launch"]
 
@@ -21,26 +21,27 @@ def is_cut(attempt: Attempt) -> bool:
     return attempt.hardware.get("idle_ns", 0) > attempt.hardware.get("compute_ns", 0)
 
 
-def states_of(attempt: Attempt, fold) -> list[int]:
-    """A finished fold's ns per state, its idle time in `launch`."""
-    states = list(map(add, fold.kept, fold.rest))
-    moved = idle_part(attempt, max(fold.compute_ns, _reported_compute_ns(attempt)), states[_PRODUCTIVE])
+def states_of(attempt: Attempt, sums) -> list[int]:
+    """An attempt's ns per state, its idle time in `launch`."""
+    states = list(map(add, sums.kept, sums.rest))
+    moved = idle_part(attempt, sums.compute_ns, states[_PRODUCTIVE])
     states[_PRODUCTIVE] -= moved
     states[_LAUNCH] += moved
     return states
 
 
-def _reported_compute_ns(attempt: Attempt) -> int:
-    """All compute of an attempt as it was last reported: that of a window may end before."""
-    named = zip(attempt.phases, attempt.totals, strict=False)
-    return sum(ns for phase, ns in named if state_of(phase, attempt.phase_states) == _PRODUCTIVE)
-
-
 def idle_part(attempt: Attempt, compute_ns: int, productive_ns: int) -> int:
-    """The part of `productive_ns` that is idle. `compute_ns` is all compute of the attempt, in whatever state it counts."""
+    """The part of `productive_ns` that is idle. `compute_ns` is the attempt's compute as far as it was added up."""
+    idle, whole = idle_share(attempt, compute_ns)
+    return productive_ns * idle // whole if idle else 0
+
+
+def idle_share(attempt: Attempt, compute_ns: int) -> tuple[int, int]:
+    """(idle, compute) of an attempt: the same for each of its windows, as far as its own totals are known."""
     covered = attempt.hardware.get("compute_ns", 0)
-    idle = min(attempt.hardware.get("idle_ns", 0), covered)
-    return productive_ns * idle // max(covered, compute_ns) if idle else 0
+    totals = zip(states_of_phases(attempt), attempt.totals, strict=False)
+    reported = sum(ns for state, ns in totals if state == _PRODUCTIVE)
+    return min(attempt.hardware.get("idle_ns", 0), covered), max(covered, reported or compute_ns)
 
 
 def energy_mj(attempt: Attempt, counted_ns: int) -> int | None:

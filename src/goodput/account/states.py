@@ -57,8 +57,9 @@ def state_of(phase: str, user_states: dict[str, str]) -> int:
     """Index of the state that a phase maps to."""
     state = PHASE_STATES.get(phase) or user_states.get(phase)
     # Only a run log has `launch` as a phase.
-    is_known = state is not None and (state in USER_STATES or phase == state == "launch")
-    return INDEX[state] if is_known else UNATTRIBUTED
+    if state is None or not (state in USER_STATES or phase == state == "launch"):
+        return UNATTRIBUTED
+    return INDEX[state]
 
 
 def vector() -> list[int]:

@@ -63,7 +63,7 @@ EXTRAS = {
     "node": ("prometheus_client", "msgspec", "httpx"),
     "otlp": ("opentelemetry", "google", "requests"),
 }
-READERS = ("export", "replay")  # commands that need msgspec for run logs alone
+READERS = ("export", "replay")  # commands that need msgspec and NumPy for run logs alone
 # A cycle of objects that was frozen before it became garbage stays for so long, or so many times as long as a full
 # collection takes.
 FULL_COLLECTION_SECONDS, FULL_TIMES = 3600.0, 10_000
@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         extra = next((extra for extra, names in EXTRAS.items() if name in names), "server")
-        if name == "msgspec" and words[0] in READERS:
+        if name in ("msgspec", "numpy") and words[0] in READERS:
             extra = "compare"
         text = f"goodput: this command needs {name}: pip install 'goodput-telemetry[{extra}]'"
         print(text, file=sys.stderr)

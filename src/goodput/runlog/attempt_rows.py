@@ -14,7 +14,7 @@ import numpy as np
 
 from goodput.account.resume import KEEP_ALL
 from goodput.account.states import STATES, share
-from goodput.runlog.line_columns import Lines, nanoseconds
+from goodput.runlog.line_columns import Lines, nanoseconds, only_names
 from goodput.runlog.lines import TIME_NS_MAX
 from goodput.runlog.phase_layout import NONE, Layout
 from goodput.runlog.scan_results import AttemptTrack, Problems
@@ -268,21 +268,34 @@ class _Batch:
         self._notes.append((int(self.steps.numbers[row]), text))
 
     def _charge(self, layout: Layout) -> None:
-        """Put the phases of each step into their columns, the same names at a time."""
-        patterns: dict[tuple[str, ...], list[int]] = {}
+        """Put the phases of each step into their columns, those with the same names at a time."""
         phases = [line.phases or {} for line in self.steps.lines]
+        names = only_names(phases)
+        if names is not None:
+            self._charge_alike(names, phases, np.arange(len(phases)), layout)
+            return
+        patterns: dict[tuple[str, ...], list[int]] = {}
         for row, names in enumerate(map(tuple, phases)):
             patterns.setdefault(names, []).append(row)
         for names, rows in patterns.items():
-            self.names.update(names)
-            seconds = chain.from_iterable(phases[row].values() for row in rows)
-            ns = _phase_ns(np.fromiter(seconds, float, len(rows) * len(names))).reshape(len(rows), -1)
+            self._charge_alike(names, [phases[row] for row in rows], np.array(rows), layout)
+
+    def _charge_alike(
+        self, names: tuple[str, ...], phases: list[dict[str, float]], rows: np.ndarray, layout: Layout
+    ) -> None:
+        """Charge phases with these names to these rows."""
+        self.names.update(names)
+        seconds = np.array(list(chain.from_iterable(map(dict.values, phases))), float)
+        ns = _phase_ns(seconds).reshape(len(rows), len(names))
+        if ns.size and ns.min() < 0:
             for row, column in zip(*np.nonzero(ns < 0), strict=True):
                 self._note(rows[row], f"its phase {names[column][:40]!r} is negative and counts as 0")
                 self.is_cut[rows[row]] = True
-            np.maximum(ns, 0, out=ns)
-            for column, name in enumerate(names):
-                self.inside[rows, layout.column(name)] += ns[:, column]
+            ns = np.maximum(ns, 0)
+        columns = [layout.column(name) for name in names]
+        own = slice(None) if len(rows) == len(self.inside) else rows
+        for at, column in enumerate(columns):
+            self.inside[own, column] += ns[:, at]
 
     def fit(self) -> None:
         """Make both parts sum to the time since the step before."""

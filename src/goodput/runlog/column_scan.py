@@ -6,12 +6,12 @@ is wrong with any line, and what the pass keeps of an attempt depends on sums an
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from goodput.runlog.line_columns import LineColumns, PhaseLine, StepColumns, StepLine, columns_of
+from goodput.runlog.line_columns import LineColumns, PhaseLine, StepColumns, StepLine, columns_of, only_names
 from goodput.runlog.scan import BEHIND_NS_MAX, Scan, has_rollout, spends_rollout
 from goodput.runlog.scan_results import AttemptTrack, RunTrack
 
@@ -170,9 +170,9 @@ def _note_phases(found: BlockAttempts, lines: LineColumns) -> None:
 
 
 def _names(lines: list) -> set[str]:
-    names = set[str]().union(*(line.phases for line in lines if type(line) is StepLine))
-    names.update(line.phase for line in lines if type(line) is PhaseLine)
-    return names
+    phases = [line.phases for line in lines if type(line) is StepLine]
+    names = only_names(phases) or chain.from_iterable(phases)
+    return {*names, *(line.phase for line in lines if type(line) is PhaseLine)}
 
 
 def _has_rollout(lines: LineColumns, row: int, states: dict[str, str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import sub
 from typing import NamedTuple
@@ -173,13 +173,15 @@ class CoreFolding:
         values = self._engines[0].core.read(place)
         return values["stall"] + values["outside_stall"]
 
-    def leave_out_phases(self, phases: dict[Key, PhaseTimes]) -> None:
-        """Take steps that contradict themselves out of what the phases took."""
+    def without_cut(self, phases: Mapping[Key, PhaseTimes]) -> dict[Key, PhaseTimes]:
+        """What the phases took without steps that contradict themselves."""
+        found = dict(phases)
         for sign, left_out in zip((1, -1), self._left_out, strict=False):
             for key, sums in left_out.items():
-                times = phases[key]
+                times = found[key]
                 totals = tuple(ns - sign * sums[at] for at, ns in enumerate(times.totals))
-                phases[key] = times._replace(steps=times.steps - sign * sums[None], totals=totals)
+                found[key] = times._replace(steps=times.steps - sign * sums[None], totals=totals)
+        return found
 
     def _set_again(self, place: int, again: int) -> None:
         for engine in self._engines:

@@ -6,6 +6,7 @@ no columns; it is parsed line by line.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -23,10 +24,11 @@ from goodput.runlog.lines import (
     Samples,
     Seconds,
     parse,
+    to_ns,
 )
 
 _TIME_CHARACTERS_MAX, _WHOLE_DIGITS_MAX = 32, 10
-_OPEN, _CLOSE, _NEWLINE, _MINUS, _POINT, _ZERO = b"{}\n-.0"
+_OPEN, _CLOSE, _NEWLINE, _POINT, _ZERO = b"{}\n.0"
 
 
 class _Placed(msgspec.Struct, tag_field="kind", gc=False):
@@ -63,6 +65,7 @@ class _End(_Placed, tag="end", gc=False):
     pass
 
 
+_KINDS = {kind: at for at, kind in enumerate((StepLine, PhaseLine, _Checkpoint, _Beat, _End))}
 _decode = msgspec.json.Decoder(StepLine | PhaseLine | _Checkpoint | _Beat | _End).decode_lines
 
 
@@ -95,9 +98,9 @@ class LineColumns:
         self.rank = _integers([line.rank for line in lines])
         self.attempts: list[int | None] = [line.attempt for line in lines]
         self.runs: list[str | None] = [line.run for line in lines]
-        kinds = list(map(type, lines))
-        self.phase_rows = [row for row, kind in enumerate(kinds) if kind is PhaseLine]
-        self.step_rows = np.flatnonzero(np.fromiter((kind is StepLine for kind in kinds), bool, len(kinds)))
+        kinds = np.array(list(map(_KINDS.__getitem__, map(type, lines))), np.int8)
+        self.step_rows = np.flatnonzero(kinds == _KINDS[StepLine])
+        self.phase_rows = np.flatnonzero(kinds == _KINDS[PhaseLine]).tolist()
         self.length = np.zeros(len(lines), np.int64)
         for rows in (self.step_rows, self.phase_rows):
             if len(rows):
@@ -160,30 +163,36 @@ def _whole_line(raw: bytes) -> Line | None:
 
 
 def times_ns(texts: list[Raw]) -> np.ndarray | None:
-    """As `lines.to_ns` of each; None if one is not written as plain digits, or is too far away."""
-    given = np.array(list(map(bytes, texts)))
-    if given.dtype.itemsize > _TIME_CHARACTERS_MAX:
+    """As `lines.to_ns` of each; None if one is no time."""
+    raws = list(map(bytes, texts))
+    found = _ns_of_digits(raws)
+    if found is None:
+        try:
+            found = np.array([to_ns(raw) for raw in raws], np.int64)
+        except LineError:
+            return None
+    return found
+
+
+def _ns_of_digits(raws: list[bytes]) -> np.ndarray | None:
+    """None unless all are digits with one point at the same place."""
+    given, point = np.array(raws), raws[0].find(b".")
+    if not 0 < point <= _WHOLE_DIGITS_MAX or given.dtype.itemsize > _TIME_CHARACTERS_MAX:
         return None
-    characters = given.view(np.uint8).reshape(len(texts), -1)
-    digits = characters - _ZERO  # unsigned: what is no digit is larger
-    is_point, is_digit, is_end = characters == _POINT, digits <= 9, characters == 0
-    is_negative = characters[:, 0] == _MINUS
-    is_end[:, 0] |= is_negative
-    points = np.where(is_point.any(axis=1), is_point.argmax(axis=1), (characters != 0).sum(axis=1))
-    is_known = is_digit | is_end
-    is_known[np.arange(len(texts)), np.minimum(points, characters.shape[1] - 1)] = True
-    digits *= is_digit
-    whole, leading = points - is_negative, digits[np.arange(len(texts)), is_negative.astype(np.int64)]
-    fits = (whole < _WHOLE_DIGITS_MAX) | ((whole == _WHOLE_DIGITS_MAX) & (leading < 4))
-    if not is_known.all() or not (fits & (whole > 0)).all():
+    characters = given.view(np.uint8).reshape(len(raws), -1)
+    digits = np.where(characters == 0, 0, characters - _ZERO)  # unsigned: what is no digit is larger
+    digits[:, point] = 0
+    is_far = point == _WHOLE_DIGITS_MAX and digits[:, 0].max() > 3
+    if is_far or digits.max() > 9 or not (characters[:, point] == _POINT).all():
         return None
-    ns = np.zeros(len(texts), np.int64)
-    for point in np.unique(points).tolist():
-        powers = [point - column - (column < point) for column in range(characters.shape[1])]
-        worth = np.array([10 ** (9 + power) if -10 < power < 10 else 0 for power in powers])
-        rows = points == point
-        ns[rows] = digits[rows] @ worth
-    return np.where(is_negative, -ns, ns)
+    powers = [point - column - (column < point) for column in range(characters.shape[1])]
+    return digits @ np.array([10 ** (9 + power) if power > -10 else 0 for power in powers])
+
+
+def only_names(phases: list[dict[str, float]]) -> tuple[str, ...] | None:
+    """The names of phases, in their order, if all have the same."""
+    names = tuple(phases[0]) if phases else ()
+    return names if list(chain.from_iterable(phases)) == list(names) * len(phases) else None
 
 
 def _integers(values: list[int]) -> np.ndarray:

@@ -208,12 +208,12 @@ class _Walk:
         order, waiting = OrderedLines(self._scan), list[Placed]()
         for first, block in log_file.blocks():
             progress(log_file.position)
+            self._end(first, order, waiting)
             if not self._take_block(first, block, waiting):
                 for placed in order.of_block(first, block):
                     waiting.append(placed)
                     if len(waiting) >= LINES_AT_ONCE:
                         self._take_lines(waiting)
-            self._end(first + block.count(b"\n"), order, waiting)
             yield
         waiting += order.rest()
         self._take_lines(waiting)
@@ -256,14 +256,9 @@ class _Walk:
         lines = [line for _, _, line in waiting]
         given = Lines(
             lines,
-            *(
-                np.array(values, np.int64)
-                for values in (
-                    [number for _, number, _ in waiting],
-                    [line.time_ns for line in lines],
-                    [line.seconds_ns for line in lines],
-                )
-            ),
+            np.array([number for _, number, _ in waiting], np.int64),
+            np.array([line.time_ns for line in lines], np.int64),
+            np.array([line.seconds_ns for line in lines], np.int64),
             np.array([line.kind == "step" for line in lines], bool),
             np.array(attempt, np.int64),
         )
@@ -331,7 +326,7 @@ class _Replay:
                 lasts[_key(track)] = table.last(at)
                 track.attempt.totals = table.totals(at)
         account = result_of(finishing(self.engine, self._facts, self._before))
-        self.folding.leave_out_phases(account.straggler.phases)
+        account.straggler.phases = self.folding.without_cut(account.straggler.phases)
         account.step_lines = self._problems.step_quality()
         hang = None
         if self._is_whole:

@@ -233,7 +233,7 @@ class Scan:
             first = step - line.count + 1
             track.step(line)
             track.numbers.add(first, step)
-            if attempt.first_step is None or time_ns < attempt.first_number:
+            if attempt.first_step is None or (time_ns, first) < (attempt.first_number, attempt.first_step):
                 attempt.first_number, attempt.first_step = time_ns, first
             if (time_ns, step) > (attempt.rows_end_ns, attempt.end_step):
                 attempt.rows_end_ns, attempt.end_step = time_ns, step

@@ -41,3 +41,12 @@ def test_stage_needs_eight_steps(steps, named):
         one.steps(steps, forward=own, communication=10 - own).finished()
     straggler = account_of(*ranks).straggler
     assert straggler.stage_shares() == [(1, 1.0)] and straggler.culprit_stage() == named
+
+
+def test_many_steps_of_one_rank_wait_for_the_others():
+    """More than a rank may have waiting for others of its group: rows at hand are taken some of each rank at a time."""
+    ranks = [Process(rank, world_size=2) for rank in range(2)]
+    for rank, one in enumerate(ranks):
+        one.steps(5000, forward=1 + rank / 4, communication=0.5 - rank / 4)
+    account = compute(run_of(*ranks), ranks[0].now_ns)
+    assert account.straggler.waited_ns == 5000 * ns(0.25) and account.straggler.slow_rank() == 1

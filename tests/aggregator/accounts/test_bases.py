@@ -15,9 +15,7 @@ from support.seeds import cases
 
 from goodput.account import Account
 from goodput.account.states import STATES
-from goodput.aggregator.accounts import bases as moving_bases
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.bases import Move
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.past import account_of
 from goodput.aggregator.accounts.snapshots import Snapshots
@@ -25,7 +23,7 @@ from goodput.aggregator.api import ledger_maintenance
 from goodput.aggregator.api.ledger_maintenance import LedgerMaintenance
 from goodput.aggregator.ingest.ingest import Ingest
 from goodput.aggregator.ingest.store import Store
-from goodput.aggregator.ledger import bases, closed_runs, segments, step_lengths
+from goodput.aggregator.ledger import bases, closed_runs, segments
 from goodput.aggregator.ledger.compaction import Keep
 from goodput.aggregator.ledger.deletion import delete
 from goodput.aggregator.ledger.ledger import Ledger
@@ -170,9 +168,8 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """States serve that are some minutes apart."""
-    for module in (moving_bases, ledger_maintenance):
-        monkeypatch.setattr(module, "SEGMENT_ROWS", 2)
+    """Bases move on after some minutes."""
+    monkeypatch.setattr(ledger_maintenance, "SEGMENT_ROWS", 2)
 
 
 @pytest.fixture
@@ -214,203 +211,6 @@ def test_account_of_a_thinned_run_goes_on(running, seed):
 
 @pytest.mark.parametrize("backend", ["sqlite"])
 @pytest.mark.parametrize("seed", cases(3))
-def test_steps_before_the_base_stay_judged_by_a_later_threshold(running, seed):
-    """Steps become so much longer that what was a stall would be none, but those steps are gone."""
-    running.start()
-    running.play(24)
-    running.thinned.maintain()
-    before = running.thinned.base_account()
-    stalls = [rank.states[STALL] for rank in before.ranks]
-    assert all(stalls)
-    running.play(30, lengths=(900, 1000))
-    found, whole = running.thinned.account(), running.whole.account()
-    assert whole.threshold_ns > ns(STALL_SECONDS) and found.threshold_ns == whole.threshold_ns
-    assert_closes(found)
-    assert not any(rank.states[STALL] for rank in whole.ranks)
-    assert [rank.states[STALL] for rank in found.ranks] == stalls
-    for mine, theirs, old in zip(found.ranks, whole.ranks, before.ranks, strict=True):
-        assert (mine.wall_ns, mine.kept_steps) == (theirs.wall_ns, theirs.kept_steps)
-        assert abs(mine.productive_ns - theirs.productive_ns) <= old.wall_ns
-    running.restart()
-    assert running.thinned.account() == found
-    running.play(4, lengths=(900, 1000))
-    running.thinned.maintain()
-    running.restart()
-    assert [rank.states[STALL] for rank in running.thinned.account().ranks] == stalls
-    past = running.thinned.accounts.past(running.thinned.account())
-    for _ in range(20):
-        window = tuple(sorted(running.rng.randrange(ns(1010), running.thinned.now_ns) for _ in range(2)))
-        for rank in account_of(running.thinned.ledger, past, window).ranks:
-            assert sum(rank.states) == rank.wall_ns and min(rank.states) >= 0
-
-
-def segments_of(aggregator: Aggregator) -> dict[int, bytes | None]:
-    return {rows: aggregator.ledger.segment("r1", rows) for rows in aggregator.ledger.segment_rows("r1")}
-
-
-def meanwhile(monkeypatch, aggregator: Aggregator, happens) -> None:
-    """Maintain, while something happens just before a base that was found is set."""
-    preparing = Move.preparing
-
-    def with_event(move):
-        yield from preparing(move)
-        happens()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Move, "preparing", with_event)
-        aggregator.maintain()
-
-
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_base_is_not_set_where_the_fold_began_again_meanwhile(running, monkeypatch):
-    """Its states may be of steps that are judged otherwise by now. None of them is changed."""
-    running.start()
-    running.play(24)
-    aggregator = running.thinned
-    before = segments_of(aggregator)
-
-    def begin_again():
-        aggregator.accounts._lives["r1"].times_begun += 1
-
-    meanwhile(monkeypatch, aggregator, begin_again)
-    assert not bases.stored(aggregator.ledger.fetch) and segments_of(aggregator) == before
-    aggregator.maintain()
-    assert bases.stored(aggregator.ledger.fetch)
-
-
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_base_is_not_set_where_the_run_left_memory_meanwhile(running, monkeypatch):
-    running.start()
-    running.play(24)
-    running.restart()
-    aggregator = running.thinned
-    aggregator.account()
-
-    async def read_again():
-        aggregator.maintenance.memory._store_away(["r1"], "full")
-        await aggregator.maintenance.memory.load("r1")
-
-    # `maintain` runs an event loop, in a thread of which the base is found.
-    meanwhile(monkeypatch, aggregator, lambda: asyncio.run(read_again()))
-    assert not bases.stored(aggregator.ledger.fetch)
-
-
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_base_is_of_an_account_of_the_present_fold(running):
-    """The run was folded again by another threshold, and no account has been computed since."""
-    running.start()
-    running.play(24)
-    running.whole.account()
-    aggregator = running.thinned
-    running.report(240, (900, 1000))
-
-    async def fold_and_move():
-        aggregator.accounts.account("r1", aggregator.now_ns)
-        await asyncio.gather(*aggregator.accounts._folding.values())
-        await aggregator.maintenance.move_bases(aggregator.now_ns)
-
-    asyncio.run(fold_and_move())
-    assert not bases.stored(aggregator.ledger.fetch)
-    assert aggregator.account() == running.whole.account()
-    aggregator.maintain()
-    running.restart()
-    assert running.thinned.account() == running.whole.account()
-
-
-def resume_and_compare_stalls(running: Running, monkeypatch) -> None:
-    """After a resume from a checkpoint before the base all rows that are left are folded."""
-    running.die()
-    monkeypatch.setitem(globals(), "STALLED", (50,))
-    running.start(2, resumed=39)
-    running.play(12)
-    found, whole = running.thinned.account(), running.whole.account()
-    assert found.threshold_ns == whole.threshold_ns
-    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
-    assert found.ranks[0].states[STALL] > ns(600)
-
-
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_threshold_of_a_fold_over_thinned_rows(running, monkeypatch):
-    """Rows of stalls are left and those of most steps are not, but the threshold is that of all steps."""
-    monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
-    for module in (moving_bases, ledger_maintenance):
-        monkeypatch.setattr(module, "SEGMENT_ROWS", 16)
-    running.start()
-    running.play(55)
-    running.thinned.maintain()
-    resume_and_compare_stalls(running, monkeypatch)
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-@pytest.mark.parametrize("is_late_before", [True, False])
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_threshold_where_a_late_row_makes_all_states_wrong(running, monkeypatch, is_closed, is_late_before):
-    """No state of the thinned steps is left, and the aggregator was started again, but the threshold is that of all steps."""
-    monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
-    for module in (moving_bases, ledger_maintenance):
-        monkeypatch.setattr(module, "SEGMENT_ROWS", 16)
-    running.late_number = 4
-    running.start()
-    running.play(55)
-    if is_closed:
-        running.close()
-    running.thinned.maintain()
-    assert closed_runs.thinned_seconds(running.thinned.ledger, "r1") == 60
-    if is_closed:
-        running.start(2, resumed=running.processes[0].step_next // 40 * 40 - 1)
-        running.play(3)
-    if is_late_before:
-        running.report_late()
-    running.restart()
-    if not is_late_before:
-        running.report_late()
-    assert not running.thinned.ledger.segment_rows("r1")
-    running.thinned.account()  # is folded by the threshold of before
-    running.thinned.accounts._folded.clear()  # else the next fold would wait
-    found, whole = running.thinned.account(), running.whole.account()
-    assert found.threshold_ns == pytest.approx(whole.threshold_ns, rel=0.01)
-    assert [rank.states[STALL] for rank in found.ranks] == [rank.states[STALL] for rank in whole.ranks]
-    assert found.ranks[0].states[STALL] > ns(600)
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_threshold_of_a_run_that_an_earlier_version_thinned(running, monkeypatch, is_closed):
-    """Its step lengths were not kept beside the steps."""
-    monkeypatch.setitem(globals(), "STALLED", (120, 270, 420))
-    for module in (moving_bases, ledger_maintenance):
-        monkeypatch.setattr(module, "SEGMENT_ROWS", 16)
-    monkeypatch.setattr(step_lengths, "store", lambda *_: None)
-    running.start()
-    running.play(55)
-    if is_closed:
-        running.close()
-    running.thinned.maintain()
-    resume_and_compare_stalls(running, monkeypatch)
-
-
-@pytest.mark.parametrize("backend", ["sqlite"])
-def test_base_is_found_beyond_many_states_that_do_not_serve(running, monkeypatch):
-    running.start()
-    running.play(30)
-    monkeypatch.setattr(moving_bases, "STATES_MAX", 1)
-    serving = running.thinned.ledger.segment_rows("r1")[1]
-    border_of = segments.border_of
-
-    def border(state, last=None):
-        found = border_of(state, last)
-        return found if sum(found.numbers.values()) >= serving else found._replace(spans=None)
-
-    monkeypatch.setattr(segments, "border_of", border)
-    running.thinned.maintain()
-    assert base_of(running.thinned.ledger).rows >= serving
-    first = base_of(running.thinned.ledger).rows
-    running.thinned.maintain()
-    assert base_of(running.thinned.ledger).rows > first, "there were more, so it moves on at once"
-
-
-@pytest.mark.parametrize("backend", ["sqlite"])
-@pytest.mark.parametrize("seed", cases(3))
 def test_resume_from_a_checkpoint_before_the_base(running, seed):
     """Which steps are kept and lost is exact, since the rows of checkpoints are kept."""
     running.start()
@@ -447,10 +247,9 @@ def test_windows_of_a_thinned_run(running):
     base, at = base_of(ledger), {}
     for rows in ledger.segment_rows("r1"):
         if rows <= base.rows:
-            low, high = segments.border_of(segments.state(ledger.fetch, "r1", rows)).spans[1]
-            at[rows] = ends[low], ends[high]
+            at[rows] = ends[segments.border_of(segments.state(ledger.fetch, "r1", rows)).spans[1][1]]
     assert len(at) > 3
-    windows = [(one[0], other[1]) for one in at.values() for other in at.values() if one[0] < other[0]]
+    windows = [(one, other) for one in at.values() for other in at.values() if one < other]
     for window in windows:
         found = account_of(ledger, past, window)
         want = account_of(running.whole.ledger, past, window)
@@ -529,15 +328,54 @@ def test_run_whose_base_cannot_be_moved_holds_up_no_other(running, monkeypatch):
     assert tried == ["r1"], "it is not tried first each time"
 
 
+def test_longer_steps_change_no_stall_before(running):
+    """Whatever the stall threshold becomes: what a step was charged to depends on those before it, thinned or not."""
+    running.start()
+    running.play(24)
+    running.thinned.maintain()
+    before = running.thinned.base_account()
+    assert all(rank.states[STALL] for rank in before.ranks)
+    running.play(30, lengths=(900, 1000))
+    found, whole = running.thinned.account(), running.whole.account()
+    assert found == whole and whole.threshold_ns > ns(STALL_SECONDS)
+    running.restart()
+    assert running.thinned.account() == whole
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_late_row_before_all_states_of_a_thinned_run(running, is_closed):
+    """No state is left, so the thinned rows are folded: steps are exact, and the account closes."""
+    running.late_number = 4
+    running.start()
+    running.play(55)
+    if is_closed:
+        running.close()
+    running.thinned.maintain()
+    assert closed_runs.thinned_seconds(running.thinned.ledger, "r1") == 60
+    if is_closed:
+        running.start(2, resumed=running.processes[0].step_next // 40 * 40 - 1)
+        running.play(3)
+    running.report_late()
+    assert not running.thinned.ledger.segment_rows("r1")
+    running.thinned.account()
+    running.thinned.accounts._folded.clear()  # else the next fold would wait
+    found, whole = running.thinned.account(), running.whole.account()
+    assert_closes(found)
+    for mine, theirs in zip(found.ranks, whole.ranks, strict=True):
+        assert (mine.wall_ns, mine.kept_steps, mine.lost_steps) == (
+            theirs.wall_ns,
+            theirs.kept_steps,
+            theirs.lost_steps,
+        )
+
+
 def test_deleted_run_has_no_base(running):
     running.start()
     running.play(24)
     running.thinned.maintain()
-    ledger = running.thinned.ledger
-    state = segments.state(ledger.fetch, *base_of(ledger)[::2])
-    assert step_lengths.stored(ledger, "r1")
+    ledger, base = running.thinned.ledger, base_of(running.thinned.ledger)
     for _ in delete(ledger, "r1"):
         pass
-    # As by a program that was thinning it.
-    step_lengths.store(ledger, "r1", state)
-    assert not bases.stored(ledger.fetch) and step_lengths.stored(ledger, "r1") is None
+    bases.put(ledger, base)  # as by a program that was moving it
+    assert not bases.stored(ledger.fetch)

@@ -11,7 +11,7 @@ from support.aggregator.live_accounts import TwoStores
 from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import rank_report
 
-from goodput.account import FINAL_STATUSES, EndMark, rank_groups
+from goodput.account import FINAL_STATUSES, EndMark
 from goodput.aggregator.accounts import live
 from goodput.wire import schema
 
@@ -36,7 +36,6 @@ def play(seed: int, monkeypatch, path) -> set[str]:
     draws, both, seen = RandomReports(rng), TwoStores(), set()
     monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 5, 20, 200_000]))
     monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
-    monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64, 4096]))
     often, now_ns = rng.choice([0.02, 0.1, 0.3]), 0
     for now_ns, report in draws.story():
         both.push(report, now_ns)

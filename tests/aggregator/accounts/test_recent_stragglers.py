@@ -45,8 +45,8 @@ def test_lost_steps_begin_anew():
 def test_sums_before_lost_steps_are_left_out_alone():
     """A restart makes 40 of 100 steps lost; sums with these are no measure, later ones are."""
     recent, ranks = RecentStragglers(), [Process(rank) for rank in range(4)]
-    recent.of("r", 0, grown(ranks, 10, slow=0))
-    recent.of("r", ns(300), grown(ranks, 90, slow=0))
+    recent.of("r", 0, grown(ranks, 20, slow=0))
+    recent.of("r", ns(300), grown(ranks, 80, slow=0))
     for one in ranks:
         one.saved(59).killed()
     again = [Process(one.rank, 2, start=one.now_ns / 1e9 + 5).resumed(59) for one in ranks]

@@ -15,8 +15,8 @@ from support.aggregator.random_reports import RandomReports
 from support.aggregator.reports import body_of, rank_report
 from support.seeds import cases
 
-from goodput.account import Account, compute, rank_groups
-from goodput.aggregator.accounts import live, snapshots
+from goodput.account import Account, compute
+from goodput.aggregator.accounts import live, new_rows, snapshots
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
 from goodput.aggregator.accounts.live import NeedsHistory
@@ -100,7 +100,6 @@ def test_account_is_the_same_after_any_restart(new_url, part, monkeypatch):
         draws, one = RandomReports(rng, workers=rng.random() < 0.2), Aggregator(ledger)
         monkeypatch.setattr(live, "ROWS_MAX", rng.choice([0, 20, 200_000]))
         monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", rng.choice([1 << 18, 2, 30]))
-        monkeypatch.setattr(rank_groups, "SWEEP_ENTRIES", 4096 if draws.again else rng.choice([8, 64]))
         for now_ns, report in draws.story():
             await one.push(report, now_ns)
             found, want = await one.account(now_ns), one.full(now_ns)
@@ -139,7 +138,7 @@ async def pushed(one: Aggregator, processes: list[Process], rows: slice) -> int:
 @pytest.mark.parametrize("is_written", [False, True])
 def test_restart_unpacks_some_rows_at_a_time(ledger, monkeypatch, is_written):
     monkeypatch.setattr(live, "TOGETHER_ROWS_MAX", 40)
-    unpacked, rows_after = [], live.rows_after
+    unpacked, rows_after = [], new_rows.rows_after
 
     def counting(wanted, *arguments):
         found = rows_after(wanted, *arguments)
@@ -153,7 +152,7 @@ def test_restart_unpacks_some_rows_at_a_time(ledger, monkeypatch, is_written):
         if is_written:
             await one.write()
         await pushed(one, processes, slice(10, 110))
-        monkeypatch.setattr(live, "rows_after", counting)
+        monkeypatch.setattr(new_rows, "rows_after", counting)
         one.restart()
         assert differing_fields(await one.account(now_ns), one.full(now_ns)) == []
         assert sum(unpacked) >= 400 and max(unpacked) <= 40

@@ -54,8 +54,7 @@ def test_compute_efficiency_against_the_probed_peak(ledger, tmp_path):
     processes = [Process(0), Process(1)]
     for known in (False, True):
         for one, reached in zip(processes, (2e12, 3e12), strict=True):
-            # The work of a first step is compiling until 15 more are known.
-            one.steps(16, loader=1, forward=1)
+            one.steps(20, loader=1, forward=1)  # what the first compiled is known after 15 more
             declared = {"world_size": 2, "flops_per_step": 1e12, "peak_flops_per_second": 4e12}
             more = {"reached_flops_per_second": reached} if known else {}
             (answer,) = take(ingest, body_of(rank_report(one, **declared, **more)))

@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Iterator
 
 from goodput.account import Account, Row, Run
-from goodput.account.by_core.compute import finish
+from goodput.account.by_core.compute import finishing
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key, gather
 from goodput.defaults import STALL_SECONDS
+from goodput.slices import result_of
 
 Queues = dict[int, list[tuple[Key, Row]]]  # by rank, the newest first
 Order = Callable[[Queues], Iterator[int]]  # the rank whose next row comes, while there is one
@@ -25,7 +26,7 @@ def fed_by(order: Order, run: Run, now_ns: int) -> Account:
         key, row = queues[rank].pop()
         engine.rows(key, [row])
     assert not any(queues.values())
-    return finish(engine)
+    return result_of(finishing(engine))
 
 
 def in_time(queues: Queues) -> Iterator[int]:

@@ -115,7 +115,7 @@ static void fold(driver *my, core_run *run)
         row[ROW_STEP] += below(my, 90) ? count : (int64_t)below(my, 50);
         row[ROW_SAMPLES] += (int64_t)below(my, 100);
         for (int phase = 0; phase < phases; phase++) {
-            int64_t ns = below(my, 3) ? (int64_t)below(my, 1000) : (int64_t)below(my, 70000000000);
+            int64_t ns = (int64_t)below(my, below(my, 3) ? 1000 : below(my, 9) ? 70000000000 : 900000000000);
             row[ROW_TOTALS + phase] += ns;
             row[ROW_TOTALS + phases + phase] += below(my, 4) ? 0 : ns;
             row[ROW_END] += ns;

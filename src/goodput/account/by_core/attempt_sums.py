@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from operator import sub
 
 from goodput._core import PLANNED_STATES, READ_INDEX, ROW_STATES, TAIL_COLUMNS, TAIL_STATES
-from goodput.account.attempts import Attempt, has_time
 from goodput.account.facts import Bound
 from goodput.account.states import INDEX, share, vector
 
@@ -56,14 +55,6 @@ class AttemptSums:
     is_slow: bool = False
     threshold_ns: int = 0  # from how long on a wait would be a stall now
     lengths: int = 0  # step lengths that are known of its rank
-
-    def best_rate(self) -> float | None:
-        """Samples per second of its fastest steps."""
-        return self.rate
-
-    def has_time(self, attempt: Attempt, phase: str) -> bool:
-        """See the function."""
-        return has_time(attempt, phase)
 
 
 def attempt_sums(values: Sequence[int]) -> AttemptSums:
@@ -152,7 +143,7 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
     lost = dict.fromkeys(before.lost_by, (0, 0)) | sums.lost_by
     return replace(
         sums,
-        kept=list(map(sub, sums.kept, before.kept)),
+        kept=_not_negative(list(map(sub, sums.kept, before.kept))),
         rest=list(map(sub, sums.rest, before.rest)),
         ending=list(map(sub, sums.ending, before.ending)),
         lost_by={
@@ -164,3 +155,12 @@ def since(sums: AttemptSums, before: AttemptSums | None) -> AttemptSums:
         },
         **{name: getattr(sums, name) - getattr(before, name) for name in _ADDED_UP},
     )
+
+
+def _not_negative(states: list[int]) -> list[int]:
+    """Of a step that the border cuts each part was rounded down by itself: what is missing is of the largest."""
+    for at, ns in enumerate(states):
+        if ns < 0:
+            states[at] = 0
+            states[states.index(max(states))] += ns
+    return states

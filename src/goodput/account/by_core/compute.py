@@ -6,6 +6,7 @@ account = compute(run, now_ns=time.time_ns()); account.ratio("goodput")
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from goodput._core import PLANNED_STATES
 from goodput.account.account import Account, PaidOnce, RowSums, account_of, rank_account, typical
@@ -47,9 +48,7 @@ def compute(
     def engine_until(end_ns: int | None) -> CoreEngine:
         part = None if end_ns is None else (None, end_ns)
         engine = CoreEngine(run, gather(run, now_ns, 0, stale_seconds, known_only, part), stall_seconds)
-        for own in engine.facts.by_rank.values():
-            for attempt in own:
-                engine.rows((attempt.rank, attempt.attempt), attempt.ordered_rows())
+        engine.all_rows(chain.from_iterable(engine.facts.by_rank.values()))
         return engine
 
     start_ns, end_ns = window or (None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from copy import copy
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import NamedTuple, cast
 
 from goodput._core import DIED, ENDED, RUNNING, CoreError, CoreRun
@@ -22,19 +22,21 @@ from goodput.slices import AT_A_TIME, Slices, result_of
 
 # A process that was not heard of for so long is not waited for.
 SILENT_NS = 120 * 10**9
-STEP_MAX = (1 << 62) - 1
+STEP_MAX = TIME_MAX = (1 << 62) - 1
+ROWS_AT_A_TIME = 1024
 _LOST = INDEX["lost"]
 
 
 class Told(NamedTuple):
-    """What the core was told of an attempt: its bound, the last step that counts with the resume points of later restarts,
-    and how many phases it has."""
+    """What the core was told of an attempt: where it is compared (group, stage, unit), its bound, the last step that counts with
+    the resume points of later restarts, and the state of each of its phases."""
 
+    place: tuple[int, int, int]
     from_ns: int
     to_ns: int
     limit: int
     points: list[int]
-    width: int
+    states: tuple[int, ...]
 
 
 class Known(NamedTuple):
@@ -65,11 +67,13 @@ class CoreEngine:
         self.groups: dict[tuple[int, str], int] = {}  # by attempt number and name, "" for a pipeline
         self.wrong = 0  # rows with numbers out of range
         self.ended: set[Key] = set()  # attempts whose groups do not wait for them any more
-        # The core has no time below 0.
-        self.origin_ns = min([0, *(attempt.start_ns for attempt in run.attempts.values())])
+        # The core has no time below 0 and none from TIME_MAX on.
+        first_ns = min((attempt.start_ns for attempt in run.attempts.values()), default=0)
+        self.origin_ns = 0 if 0 <= first_ns < TIME_MAX // 2 else first_ns
         self._units: dict[str, int] = {}
         self._of_rank: dict[int, Key] = {}  # the last of each rank's attempts
         self._told: dict[Key, Told] = {}
+        self._declared = -1  # how often attempts had declared something when they were last placed
         self._follow(facts)
 
     @classmethod
@@ -83,6 +87,7 @@ class CoreEngine:
         engine.groups, engine.pipelines = dict(known.groups), dict(known.pipelines)
         engine.ended, engine._units = set(known.ended), dict(known.units)
         engine._of_rank = {key[0]: key for key in engine.places}
+        engine._declared = -1
         return engine
 
     def known(self) -> Known:
@@ -102,8 +107,10 @@ class CoreEngine:
         self.facts = facts
         stepping = [one for one in chain.from_iterable(facts.by_rank.values()) if one.first_step is not None]
         new = [one for one in stepping if (one.rank, one.attempt) not in self.places]
-        if (new or not self.places) and not self._regroup(stepping):
+        declared = sum([one.declared_changes for one in stepping])
+        if (new or declared != self._declared) and not self._regroup(stepping):
             return False
+        self._declared = declared
         for attempt in new:
             if not self._may_begin(attempt, facts.by_rank[attempt.rank]):
                 return False
@@ -127,15 +134,25 @@ class CoreEngine:
         return not known["rows"] or known["end_ns"] <= attempt.start_ns - self.origin_ns
 
     def _regroup(self, stepping: list[Attempt]) -> bool:
-        """Find the pipelines; False where one is another than that of rows that were folded."""
+        """Find the pipelines; False where one, or the place of an attempt, is another than that of rows that were folded."""
         by_number: dict[int, list[Attempt]] = {}
         for attempt in stepping:
             by_number.setdefault(attempt.attempt, []).append(attempt)
         found = {number: pipeline_of(own) for number, own in by_number.items()}
         begun = {number for number, _ in self.groups}
-        is_same = all(found.get(number) == self.pipelines.get(number) for number in begun)
-        self.pipelines = {number: one for number, one in found.items() if one is not None}
-        return is_same
+        if not all(found.get(number) == self.pipelines.get(number) for number in begun):
+            return False
+        self.pipelines, told = {number: one for number, one in found.items() if one is not None}, self._told
+        return all(
+            self._place_of(one) == told[one.rank, one.attempt].place
+            for one in stepping
+            if (one.rank, one.attempt) in told
+        )
+
+    def _place_of(self, attempt: Attempt) -> tuple[int, int, int]:
+        """See Told.place; of an attempt whose group has begun."""
+        unit = self._units.setdefault(attempt.group_name(), len(self._units))
+        return self.groups.get(self.group_name(attempt), -1), attempt.stage or 0, unit
 
     def _group_of(self, attempt: Attempt) -> int:
         """The ranks whose steps are compared with each other's: a group, all ranks in a pipeline."""
@@ -147,36 +164,37 @@ class CoreEngine:
 
     def _begin(self, attempt: Attempt, group: int) -> None:
         key, before = (attempt.rank, attempt.attempt), self._of_rank.get(attempt.rank)
-        states = _states(attempt)
+        states, place = states_of_phases(attempt), (group, *self._place_of(attempt)[1:])
         self.places[key] = self.core.attempt(
             attempt.rank,
-            attempt.start_ns - self.origin_ns,
+            self._time(attempt.start_ns),
             group,
-            states,
+            [STATES[state] for state in states],
             before=-1 if before is None else self.places[before],
-            stage=attempt.stage or 0,
-            unit=self._units.setdefault(attempt.group_name(), len(self._units)),
+            stage=place[1],
+            unit=place[2],
         )
         self._of_rank[attempt.rank] = key
-        self._told[key] = Told(-1, -1, -2, [], len(states))
+        self._told[key] = Told(place, -1, -1, -2, [], states)
 
     def _tell(self, key: Key) -> None:
         """Tell the core an attempt's bound, limit and phases where they have changed. Raises CoreError."""
         bound, limit, _, restarts = self.facts.criteria(key)
-        from_ns = max(bound.from_ns - self.origin_ns, 0)
+        from_ns = self._time(bound.from_ns)
+        to_ns = max(self._time(bound.to_ns), from_ns)
         # No step is below 0.
         points = [min(max(point, -1), STEP_MAX) for point, _ in restarts if point is not None]
-        width = len(self.run.attempts[key].phases)
-        told = Told(from_ns, max(bound.to_ns - self.origin_ns, from_ns), max(limit, -1), points, width)
-        before, place = self._told[key], self.places[key]
+        before, at = self._told[key], self.places[key]
+        states = states_of_phases(self.run.attempts[key])
+        told = Told(before.place, from_ns, to_ns, max(limit, -1), points, states)
         if told == before:
             return
-        if width > before.width:
-            self.core.phases(place, _states(self.run.attempts[key]))
-        if told[:2] != before[:2]:
-            self.core.bound(place, *told[:2])
-        if told[2:4] != before[2:4]:
-            self.core.limit(place, *told[2:4])
+        if told.states != before.states:
+            self.core.phases(at, [STATES[state] for state in states])
+        if (told.from_ns, told.to_ns) != (before.from_ns, before.to_ns):
+            self.core.bound(at, from_ns, to_ns)
+        if (told.limit, told.points) != (before.limit, before.points):
+            self.core.limit(at, told.limit, points)
         self._told[key] = told
 
     def group_name(self, attempt: Attempt) -> tuple[int, str]:
@@ -185,11 +203,7 @@ class CoreEngine:
 
     def rows(self, key: Key, rows: Iterable[Row]) -> None:
         """Take rows of cumulative totals of one attempt, in the order of their numbers."""
-        width, origin_ns, values = (
-            self._told[key].width if key in self._told else 0,
-            self.origin_ns,
-            array("q"),
-        )
+        width, origin_ns, values = self.width(key) if key in self._told else 0, self.origin_ns, array("q")
         for row in rows:
             values.extend((row.number, row.step, row.end_ns - origin_ns, row.samples, row.device_ns))
             values.extend(padded(row.totals, width))
@@ -197,9 +211,31 @@ class CoreEngine:
         if values:
             self.wrong += self.core.fold(self.places[key], values).wrong
 
+    def all_rows(self, attempts: Iterable[Attempt]) -> None:
+        """Take all rows of attempts at hand: of each rank some at a time, since only so many wait for those of other ranks."""
+        of_rank: dict[int, list[tuple[Key, list[Row]]]] = {}
+        for attempt in attempts:
+            own = (attempt.rank, attempt.attempt), attempt.ordered_rows()
+            of_rank.setdefault(attempt.rank, []).append(own)
+        turns = [
+            [
+                (key, rows[at : at + ROWS_AT_A_TIME])
+                for key, rows in own
+                for at in range(0, len(rows), ROWS_AT_A_TIME)
+            ]
+            for own in of_rank.values()
+        ]
+        for some in zip_longest(*turns):
+            for key, rows in filter(None, some):
+                self.rows(key, rows)
+
+    def _time(self, ns: int) -> int:
+        """A time as the core has it."""
+        return min(max(ns - self.origin_ns, 0), TIME_MAX)
+
     def width(self, key: Key) -> int:
         """How many phases the rows of an attempt have."""
-        return self._told[key].width
+        return len(self._told[key].states)
 
     def leave(self, key: Key) -> None:
         """Let the others of its group go on without an attempt that is over or, for now, silent."""
@@ -267,15 +303,11 @@ class CoreEngine:
         end_ns = max(bound.end_ns, own.end_ns)
         how = DIED if bound.died else RUNNING if bound.running else ENDED
         state = STATES[state_of(attempt.phase, attempt.phase_states)]
-        known = padded(attempt.totals, self._told[key].width)
+        known = padded(attempt.totals, self.width(key))
         before = own.rest[_LOST]
-        tail = self.core.tail(self.places[key], known, state, end_ns - self.origin_ns, how)
+        tail = self.core.tail(self.places[key], known, state, self._time(end_ns), how)
         add_tail(own, tail, bound, end_ns)
         lost = own.rest[_LOST] - before
         if lost and restarts:
             steps, ns = own.lost_by.get(restarts[0][1], (0, 0))
             own.lost_by[restarts[0][1]] = steps, ns + lost
-
-
-def _states(attempt: Attempt) -> list[str]:
-    return [STATES[state] for state in states_of_phases(attempt)]

@@ -36,8 +36,8 @@ ROWS_MAX, FINISHED_ROWS_MAX = 16_384, 16
 # More rows are not folded together: as columns they take some 60 MB.
 TOGETHER_ROWS_MAX = 1 << 18
 BEHIND_NS_MAX = 60 * 10**9
-_NUMBER, _ROWS, _LATE, _PENDING = (
-    READ_INDEX[name] for name in ("number", "rows", "late_rows", "pending_rows")
+_NUMBER, _ROWS, _LATE, _END, _PENDING = (
+    READ_INDEX[name] for name in ("number", "rows", "late_rows", "end_ns", "pending_rows")
 )
 
 
@@ -261,9 +261,11 @@ def _count(wanted: list[Wanted]) -> int:
 def _folding(engine: CoreEngine, wanted: list[Wanted], most: int = sys.maxsize) -> Slices[list[Batch]]:
     """Fold these attempts' next rows that are settled, of each at most so many; returns those that follow."""
     rest: list[Batch] = []
+    ends = (table_of(engine)[:, _END] + engine.origin_ns).tolist()
     for batch in batches(wanted, most):
+        latest = [ends[engine.places[key]] for key in batch.keys]
         inside, beyond = batch.split(
-            batch.within([settled_until_ns(engine.facts, key) for key in batch.keys])
+            batch.within([settled_until_ns(engine.facts, key) for key in batch.keys], latest)
         )
         fold(engine, inside)
         rest += [beyond] if beyond.keys else []

@@ -45,12 +45,14 @@ class Batch(NamedTuple):
         keys = [key for key, count in zip(self.keys, counts.tolist(), strict=True) if count]
         return Batch(keys, self.values[:, chosen], counts[counts > 0])
 
-    def within(self, until_ns: Sequence[int]) -> np.ndarray:
-        """How many of each attempt's rows come before the first one that ends later than this."""
+    def within(self, until_ns: Sequence[int], latest_ns: Sequence[int]) -> np.ndarray:
+        """How many of each attempt's rows come before the first one that ends later than this; none where those before, or its
+        start, are later already: a clock may have been set back."""
         begins = np.cumsum(self.counts) - self.counts
         is_later = self.values[END] > np.repeat(np.array(until_ns, np.int64), self.counts)
         place = np.where(is_later, np.arange(len(is_later)), len(is_later))
-        return np.minimum(np.minimum.reduceat(place, begins) - begins, self.counts)
+        counts = np.minimum(np.minimum.reduceat(place, begins) - begins, self.counts)
+        return np.where(np.array(latest_ns, np.int64) > np.array(until_ns, np.int64), 0, counts)
 
 
 def table_of(engine: CoreEngine) -> np.ndarray:
@@ -61,23 +63,20 @@ def table_of(engine: CoreEngine) -> np.ndarray:
 def wanted_of(engine: CoreEngine) -> list[Wanted] | None:
     """The attempts with rows that are not folded, in the order of ranks and of each rank's attempts.
 
-    None where these rows should have been folded before others.
+    None where an attempt goes on that had ended.
     """
-    table, found = table_of(engine)[:, [READ_INDEX["number"], READ_INDEX["end_ns"]]].tolist(), []
+    numbers, found = table_of(engine)[:, READ_INDEX["number"]].tolist(), []
     for own in engine.facts.by_rank.values():
-        least_ns = TIME_NS_MAX  # from when on there are new rows; what an attempt knows of its rank is what ended before it began
         for one in own:
             key = one.rank, one.attempt
             if key not in engine.places:
                 continue
-            number, end_ns = table[engine.places[key]]
-            if number and least_ns <= one.start_ns - engine.origin_ns:
+            number = numbers[engine.places[key]]
+            has_more = one.top_number > number
+            if key in engine.ended and (has_more or engine.facts.bounds[key].running):
                 return None
-            if one.top_number > number:
-                if key in engine.ended:
-                    return None
+            if has_more:
                 found.append((key, cast("ColumnAttempt", one), number))
-                least_ns = min(least_ns, end_ns)
     return found
 
 

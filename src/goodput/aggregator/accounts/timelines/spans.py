@@ -17,6 +17,7 @@ from goodput._core import ROW_STATES
 from goodput.account.by_core.attempt_sums import AttemptSums
 from goodput.account.by_core.engine import CoreEngine
 from goodput.account.facts import Key
+from goodput.account.hardware import idle_share
 from goodput.account.states import STATES
 
 # The states of a row first, in the core's order.
@@ -176,11 +177,10 @@ def _move_idle(values: np.ndarray, engine: CoreEngine, sums: Mapping[Key, Attemp
     """Move compute to `launch` as hardware.states_of does for an attempt: the same share everywhere."""
     order = np.argsort(values[:, OWNER], kind="stable")
     for key, own in sums.items():
-        hardware, place = engine.run.attempts[key].hardware, engine.places[key]
-        covered = hardware.get("compute_ns", 0)
-        if idle := min(hardware.get("idle_ns", 0), covered):
+        place, (idle, whole) = engine.places[key], idle_share(engine.run.attempts[key], own.compute_ns)
+        if idle:
             spans = order[slice(*np.searchsorted(values[:, OWNER], (place, place + 1), sorter=order))]
             passed = np.cumsum(values[spans, COLUMN["productive"]]).astype(object)
-            moved = np.diff(passed * idle // max(covered, own.compute_ns), prepend=0).astype(np.int64)
+            moved = np.diff(passed * idle // whole, prepend=0).astype(np.int64)
             values[spans, COLUMN["productive"]] -= moved
             values[spans, COLUMN["launch"]] += moved

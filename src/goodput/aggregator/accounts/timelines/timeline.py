@@ -181,7 +181,8 @@ def sums_of(
         return TimelineSums(facts, grid, [], [], {}, [])
     chosen = _chosen(past, facts, worst)
     ranks = sorted(chosen.alone | chosen.spread)
-    engine = _engine(past, past.facts((None, window[1])), ranks)
+    whole = facts if window[0] is None else past.facts((None, window[1]))
+    engine = _engine(past, whole, ranks)
     spans = Spans(engine)
     if chosen.all_rows:
         fold_from(ledger, engine, _begin_ns(engine, facts.start_ns), check)
