@@ -41,7 +41,7 @@ def idle_share(attempt: Attempt, compute_ns: int) -> tuple[int, int]:
     covered = attempt.hardware.get("compute_ns", 0)
     totals = zip(states_of_phases(attempt), attempt.totals, strict=False)
     reported = sum(ns for state, ns in totals if state == _PRODUCTIVE)
-    return min(attempt.hardware.get("idle_ns", 0), covered), max(covered, reported or compute_ns)
+    return min(attempt.hardware.get("idle_ns", 0), covered), max(covered, reported, compute_ns)
 
 
 def energy_mj(attempt: Attempt, counted_ns: int) -> int | None:
