@@ -28,8 +28,7 @@ def file(tmp_path):
     path = tmp_path / "ledger.db"
     with serving(create_app(f"sqlite:///{path}")) as client:
         for run in ("good", "bad"):
-            one = Process(0, 1, 1000).steps(20, forward=1).saved().between(none=1)
-            push(client, rank_report(one.finished(), run))
+            push(client, rank_report(Process(0, 1, 1000).steps(20, forward=1).saved().finished(), run))
     return path
 
 
