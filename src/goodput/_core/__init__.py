@@ -216,8 +216,8 @@ class CoreRun:
     Use it from one thread at a time. Every method raises CoreError for what the core refuses.
     """
 
-    def __init__(self, least_stall_ns: int = 60 * 10**9):
-        self._use(library().core_run_new(least_stall_ns))
+    def __init__(self, least_threshold_ns: int = 60 * 10**9):
+        self._use(library().core_run_new(least_threshold_ns))
 
     def _use(self, handle: int | None) -> None:
         self._handle = handle

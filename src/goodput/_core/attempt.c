@@ -269,7 +269,7 @@ static bool settle_step(core_run *run, attempt *one, row *own, int64_t threshold
     }
     if (own->count == 1 && one->sums.rows) {
         note_other(one->first, own);
-        history_add(&one->past, own->length, run->least_stall_ns);
+        history_add(&one->past, own->length, run->least_threshold_ns);
     }
     if (own->count == 1)
         stall_if_long(own->inside, threshold_ns);
@@ -339,8 +339,8 @@ static void fold_row(core_run *run, attempt *one, int64_t *before, const int64_t
     divide_row(by, one, before, values, &own);
     int64_t spent = own.end_ns - one->sums.end_ns;
     /* No wait is a stall that is not longer than the least, so mostly the threshold need not be known. */
-    bool is_long = spent > run->least_stall_ns || spent > PLANNED_LEAST_NS;
-    int64_t threshold = is_long ? history_threshold_ns(past, run->least_stall_ns) : run->least_stall_ns;
+    bool is_long = spent > run->least_threshold_ns || spent > PLANNED_LEAST_NS;
+    int64_t threshold = is_long ? history_threshold_ns(past, run->least_threshold_ns) : run->least_threshold_ns;
     if (own.count == 1 && is_long) {
         limit_planned(planned_of(past), threshold, own.gap);
         limit_planned(planned_of(past), threshold, own.inside);
@@ -414,8 +414,8 @@ static bool reserve(core_run *run, attempt *one, const int64_t *values, int64_t 
         if (values[ROW_NUMBER] <= number || !is_in_range(values, width))
             continue;
         int64_t spent = values[ROW_END] - end_ns;
-        long_rows += spent > run->least_stall_ns / TIMES || spent > PLANNED_LEAST_NS / TIMES;
-        is_long |= spent > run->least_stall_ns || spent > PLANNED_LEAST_NS;
+        long_rows += spent > run->least_threshold_ns / TIMES || spent > PLANNED_LEAST_NS / TIMES;
+        is_long |= spent > run->least_threshold_ns || spent > PLANNED_LEAST_NS;
         number = values[ROW_NUMBER];
         end_ns = spent > 0 ? values[ROW_END] : end_ns;
         for (int64_t i = 0; i < width; i++)

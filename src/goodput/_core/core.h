@@ -171,7 +171,7 @@ typedef struct {
 typedef struct core_run core_run;
 
 int core_version(void);
-core_run *core_run_new(int64_t least_stall_ns);
+core_run *core_run_new(int64_t least_threshold_ns);
 void core_run_free(core_run *run);
 
 /* A group of attempts whose steps are compared. With `stages` of 2 or more it is a pipeline of so many, of `microbatches`, or 0

@@ -155,7 +155,7 @@ typedef struct {
 } unit;
 
 struct core_run {
-    int64_t least_stall_ns;
+    int64_t least_threshold_ns;
     core_watcher watcher;
     attempt *folding; /* whose rows are being folded; the room that was made for them is kept meanwhile */
     layout *layouts;

@@ -35,7 +35,7 @@ static void read_attempt(const core_run *run, const attempt *one, int64_t *value
         values[READ_KEPT_SAMPLES] = one->samples->kept_samples;
         values[READ_DEVICE] = one->samples->device_ns;
     }
-    values[READ_THRESHOLD] = history_threshold_ns(known_of(run, one), run->least_stall_ns);
+    values[READ_THRESHOLD] = history_threshold_ns(known_of(run, one), run->least_threshold_ns);
     values[READ_LENGTHS] = known_of(run, one)->count;
     values[READ_PROVISIONAL] = one->first != NULL;
     values[READ_SLOW] = one->is_slow;

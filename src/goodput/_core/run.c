@@ -28,13 +28,13 @@ bool grow(void *pointer, int32_t *room, int64_t wanted, size_t size)
     return true;
 }
 
-core_run *core_run_new(int64_t least_stall_ns)
+core_run *core_run_new(int64_t least_threshold_ns)
 {
-    if (least_stall_ns < 0 || least_stall_ns > VALUE_MAX)
+    if (least_threshold_ns < 0 || least_threshold_ns > VALUE_MAX)
         return NULL;
     core_run *run = calloc(1, sizeof(*run));
     if (run)
-        run->least_stall_ns = least_stall_ns;
+        run->least_threshold_ns = least_threshold_ns;
     return run;
 }
 

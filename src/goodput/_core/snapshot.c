@@ -187,7 +187,7 @@ static void save_run(stream *to, core_run *run)
     FIELD(magic);
     FIELD(version);
     check(to, magic == MAGIC && version == CORE_VERSION);
-    FIELD(run->least_stall_ns);
+    FIELD(run->least_threshold_ns);
     save_counts(to, run);
     for (int32_t i = 0; i < run->layout_count && !to->is_bad; i++)
         save_layout(to, &run->layouts[i]);

@@ -51,7 +51,7 @@ int core_tail(const core_run *run, int32_t index, const int64_t *totals, int32_t
     memset(values, 0, TAIL_COUNT * sizeof(*values));
     fill(own, one, totals, phases, open_state, length, values, &running);
     const history *known = known_of(run, one);
-    int64_t threshold_ns = history_threshold_ns(known, run->least_stall_ns);
+    int64_t threshold_ns = history_threshold_ns(known, run->least_threshold_ns);
     if (length > PLANNED_LEAST_NS)
         limit(known, threshold_ns, one, open_state, running, values);
     values[TAIL_COMPUTE] = values[PRODUCTIVE];

@@ -288,8 +288,8 @@ class _Batch:
         seconds = np.array(list(chain.from_iterable(map(dict.values, phases))), float)
         ns = _phase_ns(seconds).reshape(len(rows), len(names))
         if ns.size and ns.min() < 0:
-            for row, column in zip(*np.nonzero(ns < 0), strict=True):
-                self._note(rows[row], f"its phase {names[column][:40]!r} is negative and counts as 0")
+            for row, column in np.argwhere(ns < 0).tolist():
+                self._note(int(rows[row]), f"its phase {names[column][:40]!r} is negative and counts as 0")
                 self.is_cut[rows[row]] = True
             ns = np.maximum(ns, 0)
         columns = [layout.column(name) for name in names]

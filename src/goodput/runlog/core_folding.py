@@ -79,7 +79,7 @@ class CoreFolding:
         """Fold rows, whose parts are of the attempts with these places in the core."""
         counts = np.array([part.high - part.low for part in rows.parts])
         needed = rows.values[:, STEP] - AHEAD_ROWS * rows.counts
-        is_long = (rows.lengths > self._engines[0].least_stall_ns) & (rows.counts == 1)
+        is_long = (rows.lengths > self._engines[0].least_threshold_ns) & (rows.counts == 1)
         is_plain = not self._waiting and not self._again and not is_long.any()
         is_plain = is_plain and all(one.again == KEEP_ALL and not one.is_cut for one in rows.parts)
         if is_plain and self._are_open(places).all():

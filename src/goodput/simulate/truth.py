@@ -116,7 +116,7 @@ class RunTruth:
             others = [i for i in range(len(STATES)) if i not in begins]
             self._outside += _moved(tail, others, "startup")
         else:
-            self._tails.append((attempt, tail, self._stall_ns()))
+            self._tails.append((attempt, tail, self._threshold_ns()))
 
     def _open(self, attempt: Attempt) -> None:
         """The first that is seen of an attempt: what it resumes before is lost."""
@@ -149,7 +149,7 @@ class RunTruth:
             self._pending[behind.rank], states[behind.rank] = states[behind.rank], 0
         length_ns, segment = span.length_ns(), self._segments[-1]
         if length_ns > STALL_NS:
-            states = _stalled(states, self._stall_ns())
+            states = _stalled(states, self._threshold_ns())
         if attempt.steps_done > 1:
             self._lengths_ns = [*self._lengths_ns[1 - STALL_STEPS :], length_ns]
         segment.states += states
@@ -168,9 +168,9 @@ class RunTruth:
 
     def threshold_ns(self) -> int:
         """From how long on a run hangs."""
-        return self._stall_ns() if self._lengths_ns else STALL_NS
+        return self._threshold_ns() if self._lengths_ns else STALL_NS
 
-    def _stall_ns(self) -> int:
+    def _threshold_ns(self) -> int:
         """After the steps so far, of which every rank has made the same; of fewer than eight by the longest."""
         lengths = sorted(self._lengths_ns)
         if not lengths:

@@ -16,7 +16,7 @@ from goodput.account import facts
 from goodput.account.by_core import compute, engine, stragglers
 from goodput.aggregator.accounts import live, new_rows
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.live import RunIsDirty
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.store import Store
 
@@ -54,7 +54,7 @@ def play(seed: int, monkeypatch) -> int:
                     between += 1
         except StopIteration as over:
             assert_closes(over.value, elastic=True)
-        except NeedsHistory:
+        except RunIsDirty:
             pass
         both.compare(now_ns)
     if now_ns:
@@ -176,7 +176,7 @@ def test_fold_from_the_ledger_pauses_by_the_accounts_clock(monkeypatch):
     monkeypatch.setattr(live_fold, "begin", lambda *read, late: begun.append(late))
 
     async def fold(late: int) -> list[int]:
-        accounts._fold_again("r1", live_fold, NeedsHistory(None, late))
+        accounts._fold_again("r1", live_fold, RunIsDirty(None, late))
         await asyncio.wait_for(asyncio.gather(*accounts._folding.values()), 5)
         return begun
 

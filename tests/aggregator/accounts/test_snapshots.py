@@ -19,7 +19,7 @@ from goodput.account import Account, compute
 from goodput.aggregator.accounts import live, new_rows, snapshots
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.history import History
-from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.live import RunIsDirty
 from goodput.aggregator.accounts.past import Past, account_of
 from goodput.aggregator.accounts.snapshots import Snapshots
 from goodput.aggregator.ingest.ingest import Ingest
@@ -70,7 +70,7 @@ class Aggregator:
             # A late row may change the threshold, so a second fold has all step lengths.
             try:
                 found = self.accounts.account("r1", now_ns)
-            except NeedsHistory as needs:
+            except RunIsDirty as needs:
                 self.accounts._fold_again("r1", self.accounts._lives["r1"], needs)
             folding = list(self.accounts._folding.values())
             if not folding:

@@ -12,7 +12,7 @@ from support.aggregator.exports import STALE, with_integers
 
 from goodput.account import Account, EndMark, compute
 from goodput.account.by_core.engine import CoreEngine
-from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory
+from goodput.aggregator.accounts.live import IncrementalAccount, RunIsDirty
 from goodput.aggregator.accounts.past import Past, account_of, folded, without_rows
 from goodput.aggregator.column_attempt import columns_of
 from goodput.aggregator.ingest.store import Store
@@ -124,7 +124,7 @@ def live_account(folding: IncrementalAccount, rows: MemoryLedger, now_ns: int):
     for _ in range(2):
         try:
             return folding.account(now_ns)
-        except NeedsHistory as needs:
+        except RunIsDirty as needs:
             read = folded(rows, without_rows(folding.run), needs.facts, STALL)
             folding.begin(*read, late=needs.late)
     return folding.account(now_ns)
@@ -138,7 +138,7 @@ def account_or_refold(folded: IncrementalAccount, whole, now_ns: int):
     """The live account, folded again from all rows where it needs the ledger, and whether it was."""
     try:
         return folded.account(now_ns), 0
-    except NeedsHistory as needs:
+    except RunIsDirty as needs:
         engine = CoreEngine(folded.run, needs.facts, 60.0)
         for own in needs.facts.by_rank.values():
             for one in own:

@@ -70,7 +70,7 @@ def finishing(
     """
     run, facts = engine.run, engine.facts if facts is None else facts
     whole = yield from engine.summing()
-    facts.threshold_ns = facts.threshold_ns or _threshold_ns(facts, whole, engine.least_stall_ns)
+    facts.threshold_ns = facts.threshold_ns or _threshold_ns(facts, whole, engine.least_threshold_ns)
     earlier = None if before is None else (yield from before.summing())
     sums = whole if earlier is None else {key: since(own, earlier.get(key)) for key, own in whole.items()}
     yield

@@ -60,8 +60,8 @@ class CoreEngine:
 
     def __init__(self, run: Run, facts: Facts, stall_seconds: float):
         self.run, self.facts = run, facts
-        self.least_stall_ns = int(stall_seconds * 1e9)
-        self.core = CoreRun(self.least_stall_ns)
+        self.least_threshold_ns = int(stall_seconds * 1e9)
+        self.core = CoreRun(self.least_threshold_ns)
         self.places: dict[Key, int] = {}
         self.pipelines: dict[int, Pipeline] = {}  # by attempt number
         self.groups: dict[tuple[int, str], int] = {}  # by attempt number and name, "" for a pipeline
@@ -81,7 +81,7 @@ class CoreEngine:
         """One that goes on from a snapshot; `follow` must be called next."""
         engine = cls.__new__(cls)
         engine.run, engine.core, engine.wrong = run, core, 0
-        engine.least_stall_ns, engine.origin_ns = int(stall_seconds * 1e9), known.origin_ns
+        engine.least_threshold_ns, engine.origin_ns = int(stall_seconds * 1e9), known.origin_ns
         engine._told = dict(known.told)
         engine.places = {key: at for at, key in enumerate(engine._told)}
         engine.groups, engine.pipelines = dict(known.groups), dict(known.pipelines)

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from goodput.account import Run
 from goodput.aggregator.accounts.accounts import Accounts
-from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.live import RunIsDirty
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.ingest.run_end import RunEnder
 from goodput.aggregator.ledger.ledger import LedgerError
@@ -48,7 +48,7 @@ class Abandonment:
         """Mark all runs that are due at `now_ns`; returns their names. Raises LedgerError."""
         marked = []
         for name in list(self._accounts.store.runs):
-            with suppress(KeyError, NeedsHistory):  # It was deleted meanwhile, or has to be read first.
+            with suppress(KeyError, RunIsDirty):  # It was deleted meanwhile, or has to be read first.
                 if await self._is_due(name, now_ns):
                     await self._ender.abandon(
                         name, last_alive_ns(self._accounts.store.runs[name]) + self._limit_ns

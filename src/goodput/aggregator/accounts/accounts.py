@@ -22,7 +22,7 @@ from goodput.account.document_types import AccountDocument
 from goodput.account.hang import Hang
 from goodput.account.text.answer import with_hang
 from goodput.aggregator.accounts.history import ANONYMOUS, History
-from goodput.aggregator.accounts.live import IncrementalAccount, NeedsHistory, kept_rows
+from goodput.aggregator.accounts.live import IncrementalAccount, RunIsDirty, kept_rows
 from goodput.aggregator.accounts.past import Check, Past, Window, folded, without_rows
 from goodput.aggregator.accounts.replays import Replays
 from goodput.aggregator.accounts.result_cache import ResultCache
@@ -111,7 +111,7 @@ class _Computation:
         self._parts = live.computing(now_ns)
 
     def step(self) -> None:
-        """Do the next part; after the last one `account` is set. Raises NeedsHistory."""
+        """Do the next part; after the last one `account` is set. Raises RunIsDirty."""
         began = time.thread_time_ns()  # without what others take of the machine meanwhile
         try:
             next(self._parts)
@@ -189,7 +189,7 @@ class Accounts:
                 computation.step()
                 if computation.account is None:
                     yield
-        except NeedsHistory as needs:
+        except RunIsDirty as needs:
             self._drop_computation(name, computation)
             if computation.live.last is None:
                 raise
@@ -246,7 +246,7 @@ class Accounts:
                 live.begin_with(state, now_ns)
         try:
             self.account(name, now_ns)
-        except NeedsHistory as needs:
+        except RunIsDirty as needs:
             # The segment is not right any more: steps were lost since.
             run = without_rows(live.run)
             read = folded(self.history.ledger, run, needs.facts, self.stall_seconds)
@@ -348,7 +348,7 @@ class Accounts:
         for name, run in list(self.store.runs.items()):
             # A fold takes as much memory as some 170 packed rows of each rank, by estimate: 7 KiB, and 43 bytes a row.
             if kept_rows(run) > ROWS_DROPPED_LEAST * len(run.attempts):
-                with suppress(KeyError, NeedsHistory):
+                with suppress(KeyError, RunIsDirty):
                     await in_slices(self.computing(name))
                 if name in self._lives:
                     dropped += self._lives[name].drop_rows()
@@ -376,7 +376,7 @@ class Accounts:
         # The absolute difference, or a clock that was set back would keep an account for good.
         return abs(now_ns - cached.at_ns) < max(self._age_ns if unchanged else 0, 10 * cached.cost_ns)
 
-    def _fold_again(self, name: str, live: IncrementalAccount, needs: NeedsHistory) -> None:
+    def _fold_again(self, name: str, live: IncrementalAccount, needs: RunIsDirty) -> None:
         """Start a fold of the run from the ledger; until it is done the last account stands.
 
         A run that needs this repeatedly takes a tenth of a core at most, by the clock of the accounts, as `_is_fresh`.

@@ -3,7 +3,7 @@
 The result equals account.compute over all rows, however they came. Rows that only the newest facts cut, at the account's
 end, are folded into a copy each time. Folded rows are in the ledger too, so they are dropped. Where the fold turns out to
 be wrong (a restart made steps lost, a rank reported late) it starts again: from the rows in memory, or from a state in
-the ledger that is right still, with the rows after it (NeedsHistory).
+the ledger that is right still, with the rows after it (RunIsDirty).
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ _NUMBER, _ROWS, _LATE, _END, _PENDING = (
 )
 
 
-class NeedsHistory(Exception):
-    """The fold is wrong and not all rows are in memory. `facts` is what to fold by, `late` for `begin`."""
+class RunIsDirty(Exception):
+    """Rows came after their place was folded, or steps were lost since, and not all rows are in memory.
+
+    `facts` is what to fold by, `late` for `begin`.
+    """
 
     def __init__(self, facts: Facts, late: int):
         super().__init__("not all rows are in memory")
@@ -64,7 +67,7 @@ class IncrementalAccount:
         self.last: Account | None = None
 
     def account(self, now_ns: int) -> Account:
-        """The account at `now_ns`; see account.compute with `known_only`. Raises NeedsHistory."""
+        """The account at `now_ns`; see account.compute with `known_only`. Raises RunIsDirty."""
         return result_of(self.computing(now_ns))
 
     def computing(self, now_ns: int) -> Slices[Account]:
@@ -93,7 +96,7 @@ class IncrementalAccount:
         if self.last is not None and self._behind(self.last, facts, now_ns):
             return self.last
         if self._trimmed():
-            raise NeedsHistory(facts, self._rows_late())
+            raise RunIsDirty(facts, self._rows_late())
         return (yield from finishing((yield from self._restart(facts, now_ns))))
 
     def _facts(self, now_ns: int) -> Slices[Facts]:

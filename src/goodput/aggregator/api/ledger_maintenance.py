@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from goodput.account import FINAL_STATUSES, Account
 from goodput.aggregator.accounts.accounts import Accounts
 from goodput.aggregator.accounts.bases import moving
-from goodput.aggregator.accounts.live import NeedsHistory
+from goodput.aggregator.accounts.live import RunIsDirty
 from goodput.aggregator.accounts.slices import in_slices
 from goodput.aggregator.accounts.snapshots import write_state
 from goodput.aggregator.api.run_memory import RunMemory
@@ -198,7 +198,7 @@ class LedgerMaintenance:
         for run in list(store.runs):
             if run in store.runs and self.memory.closed_at[run] != store.revisions[run]:
                 # Where its account needs a fold of the ledger first, the next round will have it; or it was deleted.
-                with suppress(KeyError, NeedsHistory):
+                with suppress(KeyError, RunIsDirty):
                     await self._close(run, now_ns - after_ns)
                 await asyncio.sleep(0)
         self.memory.store_ended(

@@ -57,7 +57,7 @@ class HangDetector:
         self.counts: Counter = Counter(accepted=0, ignored=0)
         self._store, self._clock_ns = store, clock_ns
         self._health = HealthLog() if health is None else health
-        self._stall_ns, self._stale_ns = int(stall_seconds * 1e9), int(stale_seconds * 1e9)
+        self._least_ns, self._stale_ns = int(stall_seconds * 1e9), int(stale_seconds * 1e9)
         # Processes from the ledger have not reported to this aggregator; their silence counts from here.
         self._began_ns = clock_ns()
         self._requests: dict[str, list[schema.StackRequest]] = {}  # by run, while it hangs
@@ -67,7 +67,7 @@ class HangDetector:
 
     def may_hang(self, run: str, now_ns: int) -> bool:
         """False when a step completed so recently that evaluating the run is pointless."""
-        return not 0 <= now_ns - self._store.progress_ns.get(run, 0) < self._stall_ns // 2
+        return not 0 <= now_ns - self._store.progress_ns.get(run, 0) < self._least_ns // 2
 
     def is_hanging(self, run: str) -> bool:
         """Whether the last verdict on a run was that it hangs."""
