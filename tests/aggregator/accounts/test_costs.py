@@ -350,7 +350,7 @@ def test_runs_that_changed_are_rendered_between_refreshes(exposition, accounts, 
         monkeypatch.setattr(exposition, "_must_wait", lambda: False)
         found = await rendered()
         assert (await exposition.samples()).unix_ns > before
-        assert (seconds(found, "r3"), seconds(found, "r4")) == (7, 2) and accounts.calls.keys() == {"r3"}
+        assert (seconds(found, "r3"), seconds(found, "r4")) == (6, 1) and accounts.calls.keys() == {"r3"}
         exposition._changed_due = now + 1
         await rendered()
         assert not accounts.calls, "it was rendered just now"
@@ -358,7 +358,7 @@ def test_runs_that_changed_are_rendered_between_refreshes(exposition, accounts, 
         await rendered()
         assert not accounts.calls and not changed, "it changed too long ago"
         await exposition.refresh()
-        assert seconds(await exposition.text(), "r4") == 7
+        assert seconds(await exposition.text(), "r4") == 6
 
     asyncio.run(scenario())
 

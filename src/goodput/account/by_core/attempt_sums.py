@@ -71,7 +71,9 @@ def attempt_sums(values: Sequence[int]) -> AttemptSums:
     found.waited_ns, found.rows = read["straggler_ns"], read["rows"]
     found.kept_steps, found.lost_steps = read["steps"] - read["lost_steps"], read["lost_steps"]
     found.kept_ns = sum(found.kept) - found.kept[_COMPILE] - found.kept[_STALL]
-    found.work, found.kept_samples = read["work"] / WORK_PARTS, float(read["kept_samples"])
+    # As long as a first step is compiling provisionally its work has no compute beside it.
+    found.work = max(read["work"] / WORK_PARTS - read["provisional"], 0.0)
+    found.kept_samples = float(read["kept_samples"])
     found.first_compared = read["first_compared"] if read["first_compared"] >= 0 else None
     found.is_slow = bool(read["slow"])
     for name in _COPIED:
