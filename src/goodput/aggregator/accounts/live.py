@@ -62,6 +62,7 @@ class IncrementalAccount:
         self._late = 0  # late rows of the attempts when the fold began
         # Rows that were late for their group also in a fold of all rows, those after the account's end too.
         self._late_steps, self._late_at_end = 0, None
+        self._going = 0
         self._is_computing = False
         self._behind_since_ns: int | None = None
         self.last: Account | None = None
@@ -121,6 +122,7 @@ class IncrementalAccount:
         """
         if not (yield from engine.following(facts)):
             return None
+        self._going = sum(bound.running for bound in facts.bounds.values())
         yield
         wanted = wanted_of(engine)
         while wanted is not None and _count(wanted) > TOGETHER_ROWS_MAX:
@@ -234,8 +236,8 @@ class IncrementalAccount:
         return 0 if self._engine is None else int(table_of(self._engine)[:, _ROWS].sum())
 
     def going(self) -> int:
-        """How many attempts may go on."""
-        return 0 if self._engine is None else len(self._engine.places) - len(self._engine.ended)
+        """How many attempts may go on, when the account was computed last."""
+        return self._going
 
     def copy(self) -> tuple[CoreEngine, int] | None:
         """The folded part and its number of late rows, None while there is none that is right."""
