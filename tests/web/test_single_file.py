@@ -307,7 +307,8 @@ def test_heat_map_of_a_written_page_names_the_slow_rank(tab, tmp_path):
     assert main(["replay", str(log), "--html", str(out)]) == 0
     heat = data_of(out)["timelines"]["r"]["heat"]
     assert heat["others"] is None and [one["host"] for one in heat["ranks"]] == ["n0"] * 4
-    assert set(heat["median"]) == {0.5} and set(heat["ranks"][3]["own_seconds"]) == {1.0}
+    # In the first column lies the first step alone, which is no measure of a rank's own time.
+    assert set(heat["median"][1:]) == {0.5} and set(heat["ranks"][3]["own_seconds"][1:]) == {1.0}
     page = tab(f"file://{out}")
     page.wait_for_selector("#heat-worst li")
     assert text_of(page, "#heat-worst") == "rank 3 on n0 slow 2.00× the median, 100.0 % of the waiting"
