@@ -118,9 +118,8 @@ class Straggler:
         least_ns = max(WAITING_SHARE_MIN * self.waited_ns, 1)
         by_cause = sorted((-ns, rank) for rank, ns in self.caused_ns.items() if ns >= least_ns)
         for caused, rank in by_cause:
-            if self._steps_of(rank) < STEPS_MIN:
-                continue
-            if self.last_steps.get(rank, 0) < LAST_SHARE_MIN * self.compared_steps.get(rank, 0):
+            steps, compared = self._steps_of(rank), self.compared_steps.get(rank, 0)
+            if steps < STEPS_MIN or _is_seldom(self.last_steps.get(rank, 0), compared, steps):
                 continue
             explained = self._explained(rank)
             if explained >= EXPLAINED_RATIO_MIN and -caused * min(explained, 1.0) >= least_ns:
@@ -341,9 +340,8 @@ class Straggler:
         for caused, stage in sorted((-ns, stage) for stage, ns in self.stage_caused_ns.items()):
             ranks = [rank for rank, own in self.stages.items() if own == stage]
             compared = max((self.compared_steps.get(rank, 0) for rank in ranks), default=0)
-            if self.stage_last_steps.get(stage, 0) < LAST_SHARE_MIN * compared:
-                continue
-            if max(map(self._steps_of, ranks), default=0) < STEPS_MIN:
+            steps = max(map(self._steps_of, ranks), default=0.0)
+            if steps < STEPS_MIN or _is_seldom(self.stage_last_steps.get(stage, 0), compared, steps):
                 continue
             own_ns = usual_ns = explained_ns = 0.0
             for steps, stages, means in self._staged:
@@ -390,6 +388,11 @@ class Straggler:
             if stretches[-1].first < found[1]:
                 found = key, stretches[-1].first
         return found
+
+
+def _is_seldom(last: int, compared: int, steps: float) -> bool:
+    """Whether one is waited for in too few of the single steps that were compared; not known where most are in rows of several."""
+    return 2 * compared >= steps and last < LAST_SHARE_MIN * compared
 
 
 def _shares(caused_ns: dict, waited_ns: int) -> list[tuple]:

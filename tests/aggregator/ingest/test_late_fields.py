@@ -92,7 +92,8 @@ def test_declared_fields_reach_the_export(ledger, tmp_path):
         assert_export_equals_live(ledger, ingest, tmp_path, clock.unix_ns())
     agent.close()
     found = account(ingest, now_ns=clock.unix_ns())
-    assert found["factors"]["mfu"] == pytest.approx(10 * 2e12 / (8e12 * 20))
+    # Without the first step's work, as long as its time is compiling provisionally.
+    assert found["factors"]["mfu"] == pytest.approx(9 * 2e12 / (8e12 * 20))
     assert found["gpu_seconds"] == pytest.approx(40)
     assert found["cost"]["total"] == pytest.approx(40 / 3600 * 2.5)
 
