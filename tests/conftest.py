@@ -1,6 +1,7 @@
 """Settings of all tests, and their order: files that take long begin first, so that none is left over at the end."""
 
 import gc
+import logging
 import os
 import signal
 import tempfile
@@ -130,6 +131,12 @@ def few_objects_to_collect() -> None:
     """Nor at what the tests of other files left, such as PyTorch: each would take half a second of CPU time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_log_lines_of_libraries() -> None:
+    """A command or a library in the process of the tests may have made the root logger talk; tests count log lines."""
+    logging.root.setLevel(logging.WARNING)
 
 
 def pytest_collection_modifyitems(items) -> None:
