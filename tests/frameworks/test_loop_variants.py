@@ -47,7 +47,8 @@ def test_page_shows_what_the_loop_did(outcome, name):
         tolerance = max(TOLERANCE * rollout, expected.get("rollout_off", 0)) + SLACK_SECONDS
         assert abs(seconds["rollout"] - rollout) <= tolerance + found["core_wait"]
     for phase, least in expected.get("least", {}).items():
-        assert seconds[phase] >= (1 - TOLERANCE) * least, seconds
+        # What a wait for a core makes longer than a backward pass is not taken for compute.
+        assert seconds[phase] >= (1 - TOLERANCE) * least - found["core_wait"], seconds
     for phase, most in expected.get("most", {}).items():
         assert seconds[phase] <= (1 + TOLERANCE) * most + SLACK_SECONDS + found["core_wait"], seconds
     if "events" in expected:
