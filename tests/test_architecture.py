@@ -75,6 +75,8 @@ PACKAGES = {
     "loggers": ["goodput", None, "rank_page"],
     "lightning": ["auto", "goodput", "sdk.automatic"],
     "transformers": ["auto", "goodput", "sdk.automatic"],
+    "server": [],
+    "server.log": ["access"],
     "aggregator": [],
     "aggregator.clock": [],
     "aggregator.column_attempt": ["account", "wire"],
@@ -324,7 +326,7 @@ def package_of(module: str) -> str:
         return "goodput"
     if rest[:3] == ["sdk", "automatic", "frameworks"]:
         return "sdk.frameworks"
-    return ".".join(rest[: 2 if rest[0] in ("sdk", "aggregator") else 1])
+    return ".".join(rest[: 2 if rest[0] in ("sdk", "server", "aggregator") else 1])
 
 
 def entry_of(package: str) -> str:

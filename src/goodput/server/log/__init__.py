@@ -1,0 +1,1 @@
+"""The log between ingest and aggregator."""
